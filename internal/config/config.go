@@ -1,0 +1,114 @@
+// Package config turns the TOML file into validated plain data.
+//
+// Load reports every problem of a file at once, each with its line and with
+// what to write instead. What it returns needs no further checks: defaults are
+// filled in, names resolve, patterns do not conflict.
+package config
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/shapeproxy/shapeproxy/internal/identity"
+	"github.com/shapeproxy/shapeproxy/limiter"
+)
+
+// A Config is one configuration file, checked and with its defaults filled in.
+type Config struct {
+	File      string // the path it was read from
+	Server    Server
+	Admin     Admin
+	Log       Log
+	TLS       TLS
+	Upstreams []Upstream // in the file's order
+	Limits    []Limit    // in the file's order
+	Routes    []Route    // in the file's order
+	Warnings  []Problem  // what loads but is probably not meant
+}
+
+// Server is the [server] table.
+type Server struct {
+	Listen            []string // host:port or unix:/path
+	TrustedProxies    identity.Trust
+	IPv6Prefix        int
+	ReadHeaderTimeout time.Duration
+	IdleTimeout       time.Duration
+	MaxHeaderBytes    int
+	ShutdownTimeout   time.Duration
+	RateLimitHeaders  []string // "ietf", "ietf-03", "x-ratelimit", "github", "shopify"
+}
+
+// Admin is the [admin] table.
+type Admin struct {
+	Listen string // host:port or unix:/path; empty: off
+	Token  string // read from token_file; empty: not asked for
+	Hosts  []string
+}
+
+// Log is the [log] table.
+type Log struct {
+	Level  string // debug, info, warn, error
+	Format string // text, json
+	Access bool
+}
+
+// TLS is the [tls] table; without certificates the listeners speak plain HTTP.
+type TLS struct {
+	Certificates []Certificate
+}
+
+// A Certificate names the PEM files of one certificate chain and its key.
+type Certificate struct {
+	Cert, Key string
+}
+
+// An Upstream is one [upstream.NAME] table.
+type Upstream struct {
+	Name       string
+	Scheme     string // http, https, h2c
+	Address    string // host:port to dial; empty for a Unix socket
+	UnixSocket string // path of the socket; empty for TCP
+	Host       string // host[:port] as the URL writes it; for a Unix socket "localhost"
+	BasePath   string // the URL's path without its trailing slash, percent-encoded as written; put before the request's
+
+	SendHost              string // "upstream", "client", or a literal name
+	DialTimeout           time.Duration
+	ResponseHeaderTimeout time.Duration
+	MaxIdleConns          int
+	IdleConnTimeout       time.Duration
+	SetHeaders            []Header // in order of name; values may be secret
+}
+
+// A Header is a name in canonical form and its value.
+type Header struct {
+	Name, Value string
+}
+
+// A Limit is one [limit.NAME] table. With Queue above zero it is in queue form.
+type Limit struct {
+	Name       string
+	Algorithm  limiter.Algorithm
+	Rate       limiter.Rate
+	Burst      int64
+	Queue      int
+	MaxWait    time.Duration
+	Limit      int64
+	Window     time.Duration
+	Key        identity.Key
+	Exempt     identity.Trust // CIDRs of clients that this limit does not ask about
+	MissingKey string         // shared, skip, reject
+	MaxKeys    int
+	Status     int
+	DryRun     bool
+}
+
+// A Route is one [[route]] table.
+type Route struct {
+	Match        string // as written in the file: the name in metrics and logs
+	Pattern      string // Match for http.ServeMux: the host in lower case
+	Upstream     string
+	Limits       []string
+	StripPrefix  string // decoded, without a trailing slash; empty: nothing
+	MaxBodyBytes int64  // 0: no bound
+	Timeout      time.Duration
+}
