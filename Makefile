@@ -1,0 +1,62 @@
+# Every target with a ## comment shows up in `make help`.
+
+BIN       := bin/shapeproxy
+FUZZTIME  ?= 30s
+COUNT     ?= 1
+BENCH     ?= .
+STATICCHECK := go tool -modfile=tools/go.mod staticcheck
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## compile bin/shapeproxy
+	go build -trimpath -o $(BIN) ./cmd/shapeproxy
+
+.PHONY: run
+run: build ## start the demo: a fragile upstream, the proxy before it, the live page
+	@$(BIN) demo
+
+.PHONY: test
+test: ## vet, then every test that this machine has the servers for
+	go vet ./...
+	@go run ./internal/testdeps/missing
+	go test ./...
+
+.PHONY: test-deps
+test-deps: ## install the real servers and the browser that some tests use (Debian)
+	.ci/test-deps
+
+.PHONY: race
+race: ## every test under the race detector
+	go test -race ./...
+
+.PHONY: lint
+lint: ## gofmt, vet and staticcheck
+	@unformatted=$$(gofmt -l $$(git ls-files --cached --others --exclude-standard '*.go')); \
+	if [ -n "$$unformatted" ]; then echo "not gofmt'd:"; echo "$$unformatted"; exit 1; fi
+	go vet ./...
+	$(STATICCHECK) ./...
+
+.PHONY: fuzz
+fuzz: ## run each fuzz target for FUZZTIME (30s)
+	@set -e; for dir in $$(go list -f '{{.Dir}}' ./...); do \
+		for target in $$(cd $$dir && grep -hoE '^func Fuzz[A-Za-z0-9_]+' *_test.go 2>/dev/null | cut -d' ' -f2); do \
+			echo "$$target in $$dir"; \
+			(cd $$dir && go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) .); \
+		done; \
+	done
+
+.PHONY: bench
+bench: ## run the benchmarks named by BENCH (.), COUNT (1) times each; compare two runs with benchstat
+	go test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) ./...
+
+.PHONY: e2e
+e2e: ## a real access log through the proxy to a real nginx
+	E2E=1 go test -count=1 -run TestE2E ./bench/e2e/...
+
+.PHONY: check
+check: lint race e2e ## all that must hold before a change is sent

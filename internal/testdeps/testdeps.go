@@ -1,0 +1,46 @@
+// Package testdeps finds the programs that tests run against but that a bare
+// machine may lack, such as a real nginx.
+package testdeps
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"testing"
+)
+
+// Programs are the programs that tests ask for, and what goes untested without
+// them.
+var Programs = []struct{ Name, Purpose string }{
+	{"nginx", "the runs in front of a real server"},
+	{"chromium", "the live page in a real browser"},
+}
+
+// Look returns the path of the program. Debian keeps servers in /usr/sbin,
+// which is not in every user's PATH.
+func Look(name string) (string, error) {
+	if path, err := exec.LookPath(name); err == nil {
+		return path, nil
+	}
+	path, err := exec.LookPath("/usr/sbin/" + name)
+	if err != nil {
+		return "", fmt.Errorf("%s is not installed; run make test-deps", name)
+	}
+	return path, nil
+}
+
+// Need returns the path of the program, or skips the test. With
+// SHAPEPROXY_NO_SKIP set, as in CI, the test fails instead: a run that has lost
+// a server must not look green.
+func Need(tb testing.TB, name string) string {
+	tb.Helper()
+	path, err := Look(name)
+	switch {
+	case err == nil:
+	case os.Getenv("SHAPEPROXY_NO_SKIP") != "":
+		tb.Fatal(err)
+	default:
+		tb.Skip(err)
+	}
+	return path
+}
