@@ -1,0 +1,55 @@
+package limiter
+
+import "time"
+
+// A Status is one limit as it stands at the instant it was asked for: its
+// definition, in the words of the configuration, and the state that has a
+// place on a dashboard. Metrics and the live page read it; nothing decides by
+// it.
+type Status struct {
+	Name      string
+	Algorithm Algorithm
+
+	Rate    Rate          // token and leaky bucket
+	Burst   int64         // token and leaky bucket
+	Queue   int           // places of one key's queue; 0 in reject mode
+	MaxWait time.Duration // the longest that a request may wait; meaningless without a queue
+
+	Limit  int64         // windows
+	Window time.Duration // windows
+
+	Key    string // what is counted separately: "global", "client-ip", "host, header:X-Tenant"
+	DryRun bool
+	Routes []string // the match of each route that names the limit, in the file's order
+
+	Depth      int           // requests waiting, over all keys
+	OldestWait time.Duration // how long the one has waited that waits longest, over all keys
+	Keys       int           // keys remembered
+	Evicted    uint64        // keys forgotten for want of room, ever
+}
+
+// An Outcome is what became of a request at one limit, in the words of the
+// counters.
+type Outcome string
+
+// The outcomes.
+const (
+	OutcomeAdmitted Outcome = "admitted" // let go at once
+	OutcomeQueued   Outcome = "queued"   // let go after waiting
+	OutcomeRejected Outcome = "rejected" // refused
+	OutcomeGone     Outcome = "gone"     // left by its client while it waited
+)
+
+// Outcome says as what d counts. With DryRun it is what would have become of
+// the request. A decision that is only Peeked is not to be counted at all.
+func (d Decision) Outcome() Outcome {
+	switch {
+	case d.Allowed && d.Queued:
+		return OutcomeQueued
+	case d.Allowed:
+		return OutcomeAdmitted
+	case d.Reason == ReasonClientGone:
+		return OutcomeGone
+	}
+	return OutcomeRejected
+}
