@@ -1,0 +1,122 @@
+package admin
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+
+	"github.com/shapeproxy/shapeproxy/limiter"
+)
+
+// limitJSON is a limit in the names and spellings of the configuration, and
+// its state. What its algorithm does not take is left out.
+type limitJSON struct {
+	Name      string            `json:"name"`
+	Algorithm limiter.Algorithm `json:"algorithm"`
+	Rate      string            `json:"rate,omitempty"`
+	Burst     int64             `json:"burst,omitempty"`
+	Queue     *int              `json:"queue,omitempty"`
+	MaxWait   string            `json:"max_wait,omitempty"`
+	Limit     int64             `json:"limit,omitempty"`
+	Window    string            `json:"window,omitempty"`
+	Key       string            `json:"key"`
+	DryRun    bool              `json:"dry_run"`
+	Routes    []string          `json:"routes"`
+
+	Depth      int           `json:"depth"`
+	OldestWait float64       `json:"oldest_wait_seconds"`
+	Keys       int           `json:"keys"`
+	Decisions  decisionsJSON `json:"decisions"`
+}
+
+// decisionsJSON counts since the start of the program. Rejected has only the
+// reasons that occurred.
+type decisionsJSON struct {
+	Admitted uint64                    `json:"admitted"`
+	Queued   uint64                    `json:"queued"`
+	Rejected map[limiter.Reason]uint64 `json:"rejected"`
+	Gone     uint64                    `json:"gone"`
+}
+
+func describe(s limiter.Status, d decisionsJSON) limitJSON {
+	l := limitJSON{
+		Name: s.Name, Algorithm: s.Algorithm, Key: s.Key, DryRun: s.DryRun,
+		Routes: append([]string{}, s.Routes...),
+		Depth:  s.Depth, OldestWait: s.OldestWait.Seconds(), Keys: s.Keys, Decisions: d,
+	}
+	if s.Algorithm.Windowed() {
+		l.Limit, l.Window = s.Limit, limiter.FormatDuration(s.Window)
+		return l
+	}
+	l.Rate, l.Burst, l.Queue = s.Rate.String(), s.Burst, &s.Queue
+	if s.Queue > 0 {
+		l.MaxWait = limiter.FormatDuration(s.MaxWait)
+	}
+	return l
+}
+
+func (a *Admin) limits() []limitJSON {
+	statuses := a.opts.Limits()
+	all := make([]limitJSON, len(statuses))
+	for i, s := range statuses {
+		all[i] = describe(s, a.opts.Tally.decisions(s.Name))
+	}
+	return all
+}
+
+func (a *Admin) getLimits(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, struct {
+		Limits []limitJSON `json:"limits"`
+	}{a.limits()})
+}
+
+// limitPath is the name in /api/limits/{name}.
+func limitPath(path string) (name string, ok bool) {
+	name, ok = strings.CutPrefix(path, "/api/limits/")
+	return name, ok && name != "" && !strings.Contains(name, "/")
+}
+
+func (a *Admin) getLimit(w http.ResponseWriter, name string) {
+	for _, l := range a.limits() {
+		if l.Name == name {
+			writeJSON(w, http.StatusOK, l)
+			return
+		}
+	}
+	writeError(w, http.StatusNotFound, "there is no limit of this name; GET /api/limits lists them")
+}
+
+func (a *Admin) postReload(w http.ResponseWriter, r *http.Request) {
+	a.log.Info("reload asked for by the API", "client", r.RemoteAddr)
+	problems, warnings := a.opts.Reload()
+	status := http.StatusOK
+	if len(problems) > 0 {
+		status = http.StatusUnprocessableEntity
+	}
+	writeJSON(w, status, struct {
+		OK       bool     `json:"ok"`
+		Problems []string `json:"problems"`
+		Warnings []string `json:"warnings"`
+	}{len(problems) == 0, append([]string{}, problems...), append([]string{}, warnings...)})
+}
+
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	_ = e.Encode(v) // plain data of ours: it fails only when the client has gone
+}
+
+func writeError(w http.ResponseWriter, status int, why string) {
+	writeJSON(w, status, struct {
+		Error string `json:"error"`
+	}{why})
+}
+
+func writeText(w http.ResponseWriter, status int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = io.WriteString(w, text)
+}

@@ -1,0 +1,56 @@
+package metrics
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/shapeproxy/shapeproxy/limiter"
+	"github.com/shapeproxy/shapeproxy/proxy"
+)
+
+// state collects what is read rather than counted. It keeps nothing between
+// scrapes, so the series of a removed limit end with it.
+type state struct {
+	limits    func() []limiter.Status
+	upstreams func() []proxy.UpstreamStatus
+}
+
+var (
+	queueDepth = prometheus.NewDesc("shapeproxy_queue_depth",
+		"Requests waiting now, over all keys.", []string{"limit"}, nil)
+	queueCapacity = prometheus.NewDesc("shapeproxy_queue_capacity",
+		"Requests that may wait in one key's queue.", []string{"limit"}, nil)
+	queueOldestWait = prometheus.NewDesc("shapeproxy_queue_oldest_wait_seconds",
+		"How long the request has waited that waits longest; 0 when none does.", []string{"limit"}, nil)
+	limitKeys = prometheus.NewDesc("shapeproxy_limit_keys",
+		"Keys that the limit remembers.", []string{"limit"}, nil)
+	limitKeysEvicted = prometheus.NewDesc("shapeproxy_limit_keys_evicted_total",
+		"Keys that the limit forgot for want of room.", []string{"limit"}, nil)
+	upstreamInFlight = prometheus.NewDesc("shapeproxy_upstream_in_flight",
+		"Requests at the upstream whose answers have not ended.", []string{"upstream"}, nil)
+)
+
+func (s state) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{
+		queueDepth, queueCapacity, queueOldestWait, limitKeys, limitKeysEvicted, upstreamInFlight,
+	} {
+		ch <- d
+	}
+}
+
+func (s state) Collect(ch chan<- prometheus.Metric) {
+	send := func(d *prometheus.Desc, t prometheus.ValueType, v float64, label string) {
+		ch <- prometheus.MustNewConstMetric(d, t, v, label)
+	}
+	for _, l := range s.limits() {
+		send(limitKeys, prometheus.GaugeValue, float64(l.Keys), l.Name)
+		send(limitKeysEvicted, prometheus.CounterValue, float64(l.Evicted), l.Name)
+		if l.Queue > 0 {
+			send(queueDepth, prometheus.GaugeValue, float64(l.Depth), l.Name)
+			send(queueCapacity, prometheus.GaugeValue, float64(l.Queue), l.Name)
+			send(queueOldestWait, prometheus.GaugeValue, l.OldestWait.Seconds(), l.Name)
+		}
+	}
+	for _, u := range s.upstreams() {
+		send(upstreamInFlight, prometheus.GaugeValue, float64(u.InFlight), u.Name)
+	}
+}
