@@ -56,7 +56,7 @@ bench: ## run the benchmarks named by BENCH (.), COUNT (1) times each; compare t
 
 .PHONY: e2e
 e2e: ## a real access log through the proxy to a real nginx
-	E2E=1 go test -count=1 -run TestE2E ./bench/e2e/...
+	E2E=full go test -count=1 -v ./bench/e2e
 
 .PHONY: check
 check: lint race e2e ## all that must hold before a change is sent
