@@ -1,0 +1,224 @@
+package shaping
+
+import (
+	"math/bits"
+	"time"
+
+	"github.com/shapeproxy/shapeproxy/limiter"
+)
+
+// Slack is how far a schedule may lag behind the clock. A departure that a
+// late timer delayed by less is made up for, so that the long-run rate is
+// exact; what a longer stall of the machine delayed is not, so that nothing
+// leaves in a bunch.
+const Slack = 2 * time.Millisecond
+
+// A Pace says when the next request may go, and nothing about who that is.
+//
+// It is the generic cell rate algorithm (ITU-T I.371) with one number of
+// state, the theoretical arrival time tat: the instant at which everything
+// that left so far would be paid for. A request may leave at
+// tat − (burst−1) × interval. With burst 1 that is a leaky bucket's outflow,
+// one each interval; with more it is a token bucket.
+//
+// tat is kept as an exact fraction: 701 requests at 7/m take 6000 s, and not
+// one nanosecond more for each that an interval was rounded.
+//
+// In any interval of length t at most rate × (t + Slack) + burst requests
+// leave, whatever the arrivals and however late the timers; see [Pace.Leave].
+//
+// Time is an argument everywhere: nanoseconds since any epoch, from 0 to 2^62.
+// It may step: set back, a schedule waits for one interval more at most; set
+// forward, nothing leaves in a bunch. A Pace is a value without locks.
+type Pace struct {
+	rate  limiter.Rate
+	burst int64
+	tat   span
+}
+
+// NewPace returns a pace at which burst requests may go at once. It takes what
+// [limiter.ValidateBucket] accepts.
+func NewPace(rate limiter.Rate, burst int64) Pace {
+	return Pace{rate: rate, burst: burst}
+}
+
+// Due is the earliest instant at which the next request may leave, as seen at
+// now. It is long past after a quiet time.
+func (p *Pace) Due(now int64) int64 { return p.due(now).ceil() }
+
+// Pass lets a request through that found nobody waiting, and reports whether
+// it may go at once. It gets no credit for the time that nobody used.
+func (p *Pace) Pass(now int64) bool {
+	if p.Due(now) > now {
+		return false
+	}
+	tat := p.paid(now)
+	if tat.ns < now {
+		tat = span{ns: now}
+	}
+	p.tat = p.plus(tat, p.intervals(1))
+	return true
+}
+
+// Leave lets out a request that waited; Due must have come. What follows is
+// scheduled from the instant at which it was due, not from now, but at most
+// Slack in the past. So the instants from which the schedule goes on are at
+// least an interval apart while somebody waits, and each lies at most Slack
+// before the real departure: that is the whole proof of the promise. It holds
+// for every burst, as somebody who waits proves that no token was left; the
+// tokens of a stall are not saved up.
+func (p *Pace) Leave(now int64) {
+	at := p.lagging(now)
+	p.tat = p.plus(at, p.intervals(p.burst))
+}
+
+// Wait is how long a request would wait that comes at now and finds ahead
+// requests waiting, if none of them gives up. It is not negative.
+func (p *Pace) Wait(now int64, ahead int) time.Duration {
+	at := p.lagging(now)
+	// Relative to now, as an instant that far ahead may not be a number.
+	at.ns -= now
+	return time.Duration(max(0, p.plus(at, p.intervals(int64(ahead))).ceil()))
+}
+
+// Free is how many requests could go at now, one right after the other, if
+// nobody waits; and the time until it is one more, which is zero when it is
+// the whole burst.
+func (p *Pace) Free(now int64) (n int64, next time.Duration) {
+	whole, rest := p.used(now)
+	if rest > 0 {
+		return p.burst - whole - 1, time.Duration(span{0, rest}.over(p.rate.Count).ceil())
+	}
+	if whole > 0 {
+		return p.burst - whole, time.Duration(p.intervals(1).ceil())
+	}
+	return p.burst, 0
+}
+
+// Settled is the time until the pace is as good as new; forgetting it then
+// changes no later answer. ahead requests still have to leave.
+func (p *Pace) Settled(now int64, ahead int) time.Duration {
+	tat := p.paid(now)
+	tat.ns -= now
+	return time.Duration(max(0, p.plus(tat, p.intervals(int64(ahead))).ceil()))
+}
+
+// Adopt goes on at another rate and burst. The tokens left are kept, whole and
+// begun ones, up to the new burst: no change of limits fills a bucket, however
+// often it is made (milvus-io/milvus #35675), and who has waited for half an
+// interval has half an interval of the new rate before him.
+func (p *Pace) Adopt(now int64, rate limiter.Rate, burst int64) {
+	if p.rate == rate && p.burst == burst {
+		return
+	}
+	whole, rest := p.used(now)
+	free, begun := p.burst-whole, uint64(0)
+	if rest > 0 {
+		free--
+		// The begun part of a token, as a part of the new interval, rounded
+		// down: both in units of 1/Count ns, of which an interval has Per.
+		hi, lo := bits.Mul64(uint64(int64(p.rate.Per)-rest), uint64(rate.Per))
+		begun, _ = bits.Div64(hi, lo, uint64(p.rate.Per))
+	}
+	p.rate, p.burst = rate, burst
+	p.tat = span{ns: now}
+	if free < burst {
+		p.tat = p.minus(p.plus(p.tat, p.intervals(burst-free)), span{0, int64(begun)}.over(rate.Count))
+	}
+}
+
+// paid is tat as seen at now. Nothing that left by now is paid for later than
+// a full burst from now, so a tat beyond says that the clock was set back.
+func (p *Pace) paid(now int64) span {
+	if p.tat.ns <= now {
+		return p.tat
+	}
+	return p.tat.min(p.plus(span{ns: now}, p.intervals(p.burst)))
+}
+
+func (p *Pace) due(now int64) span {
+	return p.minus(p.paid(now), p.intervals(p.burst-1))
+}
+
+// lagging is due, but at most Slack before now.
+func (p *Pace) lagging(now int64) span {
+	if at, oldest := p.due(now), now-int64(Slack); at.ns >= oldest {
+		return at
+	} else {
+		return span{ns: oldest}
+	}
+}
+
+// used is what is not paid for at now, in whole intervals and a rest in units
+// of 1/Count ns, of which an interval has Per.
+func (p *Pace) used(now int64) (whole, rest int64) {
+	tat := p.paid(now)
+	if tat.ns < now {
+		return 0, 0
+	}
+	hi, lo := bits.Mul64(uint64(tat.ns-now), uint64(p.rate.Count))
+	lo, carry := bits.Add64(lo, uint64(tat.frac), 0)
+	// paid is at most a burst from now, so the quotient is no more than burst.
+	q, r := bits.Div64(hi+carry, lo, uint64(p.rate.Per))
+	return int64(q), int64(r)
+}
+
+// far is beyond every wait that a policy may allow, and can be added to an
+// interval without overflow.
+const far = 1 << 62
+
+// intervals is n × interval, exactly, or far if it is more than that.
+func (p *Pace) intervals(n int64) span {
+	count := uint64(p.rate.Count)
+	hi, lo := bits.Mul64(uint64(n), uint64(p.rate.Per))
+	if hi >= count {
+		return span{ns: far}
+	}
+	ns, frac := bits.Div64(hi, lo, count)
+	if ns >= far {
+		return span{ns: far}
+	}
+	return span{int64(ns), int64(frac)}
+}
+
+// A span is ns + frac ÷ Count nanoseconds, 0 ≤ frac < Count, for the Count of
+// the rate that it was made for.
+type span struct{ ns, frac int64 }
+
+func (p *Pace) plus(a, b span) span {
+	a.ns += b.ns
+	if a.frac += b.frac; a.frac >= p.rate.Count {
+		a.frac -= p.rate.Count
+		a.ns++
+	}
+	return a
+}
+
+func (p *Pace) minus(a, b span) span {
+	a.ns -= b.ns
+	if a.frac -= b.frac; a.frac < 0 {
+		a.frac += p.rate.Count
+		a.ns--
+	}
+	return a
+}
+
+// over brings a frac that is count or more into its range.
+func (s span) over(count int64) span {
+	return span{s.ns + s.frac/count, s.frac % count}
+}
+
+// ceil is the first whole nanosecond that is not before s.
+func (s span) ceil() int64 {
+	if s.frac > 0 {
+		return s.ns + 1
+	}
+	return s.ns
+}
+
+func (s span) min(t span) span {
+	if t.ns < s.ns || t.ns == s.ns && t.frac < s.frac {
+		return t
+	}
+	return s
+}
