@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"context"
+	"errors"
 	"math"
 	"time"
 )
@@ -62,6 +63,15 @@ const (
 // Never is the RetryAfter of a request that no waiting will let through, such
 // as one whose cost is above the limit.
 const Never time.Duration = math.MaxInt64
+
+// Causes for which a wait ends without a release.
+var (
+	// ErrClientGone is the error of Acquire when Request.Gone said so.
+	ErrClientGone = errors.New("the client has left")
+	// ErrShutdown, as the cause of a context's end, makes of a waiting request
+	// a refusal with ReasonShutdown rather than a client that left.
+	ErrShutdown = errors.New("shutting down")
+)
 
 // A Decision is what one limit said about one request, and the state of the
 // request's budget right after it.
@@ -132,4 +142,16 @@ func (p Permit) TotalWait() time.Duration {
 		}
 	}
 	return d
+}
+
+// Departed is the instant at which the last limit let the request go; zero
+// when no limit was asked.
+func (p Permit) Departed() time.Time {
+	var last time.Time
+	for _, one := range p.All {
+		if !one.DryRun && !one.Peeked && one.At.After(last) {
+			last = one.At
+		}
+	}
+	return last
 }

@@ -52,6 +52,9 @@ const MaxWindow = MaxPeriod
 
 // Validate says what is wrong with p, or returns nil.
 func (p Policy) Validate() error {
+	if p.MaxKeys < 0 {
+		return errors.New("max_keys must be at least 1")
+	}
 	switch p.Algorithm {
 	case TokenBucket, LeakyBucket:
 		return ValidateBucket(p.Rate, p.Burst)
@@ -76,10 +79,14 @@ func ValidateBucket(rate Rate, burst int64) error {
 	if rate.Count <= 0 || rate.Per <= 0 {
 		return errors.New("rate must be above zero")
 	}
+	// A literal may be what NewRate would not return.
+	if _, err := NewRate(rate.Count, rate.Per); err != nil {
+		return err
+	}
 	if burst < 1 {
 		return errors.New("burst must be at least 1")
 	}
-	if most := int64(MaxWindow/rate.Per) * rate.Count; burst > most && most > 0 {
+	if most := int64(MaxWindow/rate.Per) * rate.Count; burst > most {
 		return fmt.Errorf("burst must be at most %d, so that it fills at %s within 100 years", most, rate)
 	}
 	return nil

@@ -36,9 +36,12 @@ func NewRate(count int64, per time.Duration) (Rate, error) {
 	if r.Per > MaxPeriod {
 		return Rate{}, errors.New("a rate must be at least 1 in 100 years")
 	}
-	// Slower than one a nanosecond, the finest step of the schedule.
-	if r.Count > int64(r.Per) || r.Count > MaxRateCount {
+	// Not above one a nanosecond, the finest step of the schedule.
+	if r.Count > int64(r.Per) {
 		return Rate{}, errors.New("a rate must be at most 1000000000/s")
+	}
+	if r.Count > MaxRateCount {
+		return Rate{}, errors.New("a rate must have at most 1000000000 requests in its period; write it for a shorter one")
 	}
 	return r, nil
 }
@@ -91,8 +94,8 @@ func ParseRate(s string) (Rate, error) {
 	return r, nil
 }
 
-// String is the rate in the form that ParseRate reads, in the largest unit
-// that needs no fraction: "10/s", "6/m", "100/7s".
+// String is the rate in the form that ParseRate reads, in the smallest
+// unit that needs no fraction: "10/s", "6/m", "100/7s".
 func (r Rate) String() string {
 	if r.Count <= 0 || r.Per <= 0 {
 		return "0"
@@ -129,18 +132,24 @@ func ParseDuration(s string) (time.Duration, error) {
 	var days time.Duration
 	rest := s
 	if m := dayForm.FindStringSubmatch(s); m != nil {
-		n, err := strconv.ParseFloat(m[1], 64)
-		if err != nil || n*24 > math.MaxInt64/float64(time.Hour) {
+		// A fraction of days is exact, down to a nanosecond.
+		n, _ := new(big.Rat).SetString(m[1])
+		n.Mul(n, new(big.Rat).SetInt64(int64(24*time.Hour)))
+		ns := new(big.Int).Quo(n.Num(), n.Denom())
+		if !ns.IsInt64() {
 			return 0, fmt.Errorf("the duration %q is too long", s)
 		}
-		days = time.Duration(n * 24 * float64(time.Hour))
+		days = time.Duration(ns.Int64())
 		if rest = m[2]; rest == "" {
 			return days, nil
+		}
+		if rest[0] == '-' || rest[0] == '+' {
+			return 0, fmt.Errorf("%q is not a duration; a sign stands before everything", s)
 		}
 	}
 	d, err := time.ParseDuration(rest)
 	if err != nil {
-		if _, numErr := strconv.ParseFloat(s, 64); numErr == nil {
+		if plainCount.MatchString(s) {
 			return 0, fmt.Errorf("a duration needs a unit; write %q for %s seconds", s+"s", s)
 		}
 		return 0, fmt.Errorf("%q is not a duration; write a number and a unit (ms, s, m, h, d), such as \"30s\"", s)

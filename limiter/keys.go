@@ -1,0 +1,124 @@
+package limiter
+
+import (
+	"sync"
+
+	"github.com/shapeproxy/shapeproxy/internal/keyed"
+)
+
+// budgets are the states of a limit's keys, whatever its algorithm. A key is
+// named by its hash, and its latch is held wherever one is passed; that of all
+// keys is held in adopt.
+type budgets interface {
+	sync.Locker
+	Len() int
+	Evicted() uint64
+
+	locate(key string) (*keyed.Latch, uint64)
+	settle(h uint64, now int64)
+	wait(h uint64, now, cost int64) int64
+	state(h uint64, now int64) quota
+	take(h uint64, now, cost int64)
+	giveBack(h uint64, at, now, cost int64)
+	forget(h uint64)
+	adopt(p Policy, now int64)
+}
+
+// A quota is what a Decision tells of a state.
+type quota struct{ limit, window, remaining, reset int64 }
+
+type keys[S any, M meter[S, M]] struct {
+	*keyed.Map[S]
+	meter M // guarded by every shard's lock, as the map's bound is
+	make  func(Policy) M
+}
+
+func newBudgets(p Policy) budgets {
+	switch p.Algorithm {
+	case TokenBucket:
+		return newKeys(p, newTokenBucket)
+	case LeakyBucket:
+		return newKeys(p, newLeakyBucket)
+	case FixedWindow:
+		return newKeys(p, newFixedWindow)
+	case SlidingWindowLog:
+		return newKeys(p, newSlidingLog)
+	case SlidingWindowCounter:
+		return newKeys(p, newSlidingCounter)
+	}
+	panic("limiter: policy was not validated")
+}
+
+func newKeys[S any, M meter[S, M]](p Policy, make func(Policy) M) *keys[S, M] {
+	k := &keys[S, M]{meter: make(p), make: make}
+	k.Map = keyed.New(maxKeys(p), func(s *S, now int64) int64 { return k.meter.rank(*s, now) })
+	return k
+}
+
+func maxKeys(p Policy) int {
+	if p.MaxKeys == 0 {
+		return DefaultMaxKeys
+	}
+	return p.MaxKeys
+}
+
+func (k *keys[S, M]) locate(key string) (*keyed.Latch, uint64) {
+	s, h := k.Shard(key)
+	return &s.Latch, h
+}
+
+// get is the key's state, or that of a key never seen.
+func (k *keys[S, M]) get(h uint64) (s S) {
+	if p := k.At(h).Get(h); p != nil {
+		s = *p
+	}
+	return s
+}
+
+func (k *keys[S, M]) settle(h uint64, now int64) {
+	if s := k.At(h).Get(h); s != nil {
+		k.meter.settle(s, now)
+	}
+}
+
+func (k *keys[S, M]) wait(h uint64, now, cost int64) int64 {
+	if cost == 0 {
+		return 0
+	}
+	return k.meter.wait(k.get(h), now, cost)
+}
+
+func (k *keys[S, M]) state(h uint64, now int64) quota {
+	s := k.get(h)
+	var q quota
+	q.limit, q.window = k.meter.quota()
+	if q.remaining = k.meter.remaining(s, now); q.remaining < q.limit {
+		q.reset = k.meter.wait(s, now, q.remaining+1)
+	}
+	return q
+}
+
+func (k *keys[S, M]) take(h uint64, now, cost int64) {
+	// With no place to be had, the newcomer is the one that is forgotten.
+	if s, ok := k.At(h).Put(h, now); ok {
+		k.meter.take(s, now, cost)
+	}
+}
+
+func (k *keys[S, M]) giveBack(h uint64, at, now, cost int64) {
+	if s := k.At(h).Get(h); s != nil {
+		k.meter.giveBack(s, at, now, cost)
+	}
+}
+
+func (k *keys[S, M]) forget(h uint64) { k.At(h).Delete(h) }
+
+func (k *keys[S, M]) adopt(p Policy, now int64) {
+	old := k.meter
+	k.meter = k.make(p)
+	k.EachLocked(func(s *S) bool {
+		k.meter.adopt(old, s, now)
+		return k.meter.rank(*s, now) > 0
+	})
+	k.ResizeLocked(maxKeys(p), now)
+}
