@@ -1,0 +1,60 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"time"
+)
+
+// demoAddresses are the host:port on which the three parts of the demo listen.
+type demoAddresses struct{ Upstream, Proxy, Admin string }
+
+// printDemo tells what runs where, and three things to try with what they will
+// show. Each of them prints one line a request as its answer comes.
+func printDemo(w io.Writer, at demoAddresses, limit demoLimit) {
+	part := func(name, address, does string) {
+		fmt.Fprintf(w, "  %-10s %-24s %s\n", name, "http://"+address+"/", does)
+	}
+	fmt.Fprintln(w)
+	part("upstream", at.Upstream, fmt.Sprintf("made for %d requests a second; at more than %d in a second it breaks,\n%37s and answers 503 for %s",
+		fragileRate, fragileMost, "", fragileOutage))
+	part("proxy", at.Proxy, fmt.Sprintf("in front of it: lets one through each %s, %d may wait", limit.interval, limit.queue))
+	part("live page", at.Admin, "the queue as it fills and drains")
+	fmt.Fprintf(w, "\nThree things to try in another terminal, with the live page in view:\n\n")
+
+	burst := func(address string) string {
+		return fmt.Sprintf(`seq 30 | xargs -P 30 -I{} curl -s -o /dev/null -w '%%{http_code} after %%{time_total} s\n' http://%s/`, address)
+	}
+	fmt.Fprintf(w, `1. 30 requests at once to the upstream itself: %d get 200, then it breaks, and the rest get 503.
+
+   %s
+
+2. The same through the proxy, %s later: all 30 get 200, one each %s, the last after %s.
+
+   %s
+
+3. Six calls to a limit of 5 that lets through at once or not at all: five times 200, then 429
+   with the seconds until the next. Also leaky-bucket, fixed-window, sliding-window-log and
+   sliding-window-counter.
+
+   for i in 1 2 3 4 5 6; do curl -s -w '%%{http_code}\n' 'http://%s/check?algo=token-bucket'; done
+
+`, fragileMost, burst(at.Upstream), fragileOutage, limit.interval, 29*limit.interval, burst(at.Proxy), at.Proxy)
+}
+
+// demoLimit is what the proxy of the demo lets through.
+type demoLimit struct {
+	interval time.Duration
+	queue    int
+}
+
+func printSummary(w io.Writer, c fragileCounts) {
+	broke := fmt.Sprintf("broke %d times", c.Broke)
+	switch c.Broke {
+	case 0:
+		broke = "never broke"
+	case 1:
+		broke = "broke once"
+	}
+	fmt.Fprintf(w, "the upstream was sent %d requests, served %d, answered 503 to %d, and %s\n", c.Sent, c.Served, c.Failed, broke)
+}

@@ -1,0 +1,62 @@
+// Command shapeproxy is a reverse proxy that shapes traffic: it holds requests
+// back so that an upstream is never sent more than it can take.
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+)
+
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+
+// Exit statuses.
+const (
+	exitOK    = 0
+	exitError = 1 // the command ran and failed
+	exitUsage = 2 // the command line is wrong; nothing ran
+)
+
+// run carries out one command line and returns its exit status. Errors are
+// printed here and nowhere else.
+func run(args []string, stdout, stderr io.Writer) int {
+	root, began := newRootCommand()
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	cmd, err := root.ExecuteC()
+	switch {
+	case err == nil:
+		return exitOK
+	case *began:
+		fmt.Fprintf(stderr, "shapeproxy: %v\n", err)
+		return exitError
+	default:
+		fmt.Fprintf(stderr, "shapeproxy: %v\nRun \"%s --help\" for what it takes.\n", err, cmd.CommandPath())
+		return exitUsage
+	}
+}
+
+// newRootCommand also returns whether a subcommand's own work has begun: cobra
+// gives no type to the errors of a wrong command line, but gives all of them
+// before it calls RunE.
+func newRootCommand() (root *cobra.Command, began *bool) {
+	root = &cobra.Command{
+		Use:           "shapeproxy",
+		Short:         "A reverse proxy that never sends an upstream more than it can take",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.AddCommand(newVersionCommand())
+	began = new(bool)
+	for _, cmd := range root.Commands() {
+		work := cmd.RunE
+		cmd.RunE = func(cmd *cobra.Command, args []string) error {
+			*began = true
+			return work(cmd, args)
+		}
+	}
+	return root, began
+}
