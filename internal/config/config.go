@@ -6,7 +6,6 @@
 package config
 
 import (
-	"net/netip"
 	"time"
 
 	"github.com/shapeproxy/shapeproxy/internal/identity"

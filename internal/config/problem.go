@@ -1,0 +1,48 @@
+package config
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// A Problem is one thing that is wrong with a file, and what to write instead.
+// Its text never holds the value of an environment variable, a password or
+// what a token_file holds.
+type Problem struct {
+	File string
+	Line int    // 0: the file as a whole
+	Key  string // such as limit.fragile.rate; empty for what is no key's fault
+	Text string
+}
+
+// String is the problem in one line, "FILE:LINE: key: text".
+func (p Problem) String() string {
+	var b strings.Builder
+	b.WriteString(p.File)
+	if p.Line > 0 {
+		fmt.Fprintf(&b, ":%d", p.Line)
+	}
+	if p.Key != "" {
+		b.WriteString(": " + p.Key)
+	}
+	b.WriteString(": " + p.Text)
+	return b.String()
+}
+
+// Problems is everything that is wrong with a file, ordered by line.
+type Problems []Problem
+
+// Error is every problem, one a line.
+func (p Problems) Error() string {
+	lines := make([]string, len(p))
+	for i, one := range p {
+		lines[i] = one.String()
+	}
+	return strings.Join(lines, "\n")
+}
+
+func (p Problems) sort() {
+	slices.SortStableFunc(p, func(a, b Problem) int { return cmp.Compare(a.Line, b.Line) })
+}

@@ -1,0 +1,271 @@
+package config
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/shapeproxy/shapeproxy/internal/identity"
+)
+
+// Some values of the server have a floor: below it, ordinary clients fail.
+const minHeaderBytes = 4 << 10
+
+func defaultServer() Server {
+	return Server{
+		Listen:            []string{":8080"},
+		IPv6Prefix:        identity.DefaultIPv6Prefix,
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		ShutdownTimeout:   30 * time.Second,
+		RateLimitHeaders:  []string{"ietf", "ietf-03"},
+	}
+}
+
+// rateLimitHeaders are the families of headers, in the order in which they are
+// documented.
+var rateLimitHeaders = []string{"ietf", "ietf-03", "x-ratelimit", "github", "shopify"}
+
+func (d *decoder) server(t *table) Server {
+	s := defaultServer()
+	var listen []string
+	if t.each("listen", listenForm, func(entry string) error {
+		a, err := parseListen(entry)
+		if err == nil && slices.Contains(listen, a) && !strings.HasSuffix(a, ":0") {
+			err = fmt.Errorf("%q stands twice; remove one", entry)
+		}
+		listen = append(listen, a)
+		return err
+	}) {
+		s.Listen = listen
+		if len(listen) == 0 {
+			t.bad("listen", "is empty, so no client could come; write [\":8080\"]")
+		}
+	}
+	t.trust("trusted_proxies", &s.TrustedProxies)
+	t.int("ipv6_prefix", &s.IPv6Prefix, 1, 128)
+	t.duration("read_header_timeout", &s.ReadHeaderTimeout)
+	t.duration("idle_timeout", &s.IdleTimeout)
+	headerBytes := int64(s.MaxHeaderBytes)
+	t.size("max_header_bytes", &headerBytes, minHeaderBytes)
+	if headerBytes > 1<<30 {
+		t.bad("max_header_bytes", "must be at most 1GiB")
+	}
+	s.MaxHeaderBytes = int(headerBytes)
+	t.duration("shutdown_timeout", &s.ShutdownTimeout)
+	var families []string
+	if t.each("ratelimit_headers", "the names of header families, such as \"ietf\"", func(w string) error {
+		if !slices.Contains(rateLimitHeaders, w) {
+			return fmt.Errorf("%q is not a family of headers; %s", w, didYouMean(w, rateLimitHeaders))
+		}
+		if slices.Contains(families, w) {
+			return fmt.Errorf("%q stands twice; remove one", w)
+		}
+		families = append(families, w)
+		return nil
+	}) {
+		s.RateLimitHeaders = families
+	}
+	t.finish()
+	return s
+}
+
+// trust reads a list of addresses and CIDRs.
+func (t *table) trust(key string, dst *identity.Trust) {
+	var entries []string
+	if t.each(key, `addresses or CIDRs such as "10.0.0.0/8"`, func(entry string) error {
+		_, err := identity.ParseTrust([]string{entry})
+		entries = append(entries, entry)
+		return err
+	}) {
+		*dst, _ = identity.ParseTrust(entries)
+	}
+}
+
+func (d *decoder) admin(t *table, public []string) Admin {
+	a := Admin{Listen: "127.0.0.1:9090"}
+	t.text("listen", listenForm+" or \"\" for none", func(entry string) (err error) {
+		if entry == "" {
+			a.Listen = ""
+			return nil
+		}
+		if a.Listen, err = parseListen(entry); err == nil && slices.Contains(public, a.Listen) && !strings.HasSuffix(a.Listen, ":0") {
+			err = errors.New("is the address of [server] too; the admin listener needs its own, such as \"127.0.0.1:9090\"")
+		}
+		return err
+	})
+	t.text("token_file", "the path of a file", func(file string) (err error) {
+		if file != "" {
+			a.Token, err = d.token(t, file)
+		}
+		return err
+	})
+	if s, _ := t.values["token_file"].(string); s == "" && a.Listen != "" && !localAddress(a.Listen) {
+		t.bad("listen", "can be reached from other machines, so it needs a token; set token_file, or listen on 127.0.0.1 or unix:/path")
+	}
+	t.each("hosts", `host names such as "proxy.example.com"`, func(h string) error {
+		if err := checkHost(h); err != nil {
+			return err
+		}
+		a.Hosts = append(a.Hosts, strings.ToLower(h))
+		return nil
+	})
+	t.finish()
+	return a
+}
+
+// token reads the file that holds the bearer token. No error may quote it.
+func (d *decoder) token(t *table, file string) (string, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return "", fmt.Errorf("%q cannot be read: %s; create it with one line, the token", file, cause(err))
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, 4097))
+	if err != nil {
+		return "", fmt.Errorf("%q cannot be read: %s; it must be a file with one line, the token", file, cause(err))
+	}
+	token := strings.TrimSpace(string(data))
+	switch {
+	case token == "":
+		return "", fmt.Errorf("%q is empty; write a long random token into it", file)
+	case len(data) > 4096:
+		return "", fmt.Errorf("%q is longer than 4096 bytes; it must hold one line, the token", file)
+	case strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r >= 0x7f }):
+		return "", fmt.Errorf("%q holds more than one word of printable ASCII; it must hold one line, the token", file)
+	}
+	d.warnReadable(t.at("token_file"), f)
+	return token, nil
+}
+
+// warnReadable warns of a secret that others on the machine can read.
+func (d *decoder) warnReadable(path []string, f *os.File) {
+	if info, err := f.Stat(); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o007 != 0 {
+		d.warn(path, "everyone on this machine can read the file; run chmod 600 on it")
+	}
+}
+
+func (d *decoder) log(t *table) Log {
+	l := Log{Level: "info", Format: "text", Access: true}
+	t.word("level", &l.Level, "debug", "info", "warn", "error")
+	t.word("format", &l.Format, "text", "json")
+	t.flag("access", &l.Access)
+	t.finish()
+	return l
+}
+
+func (d *decoder) tls(t *table, set bool) TLS {
+	var c TLS
+	before := len(d.problems)
+	for _, ct := range t.subs("certificates", "a certificate", `certificates = [ { cert = "a.pem", key = "a.key" } ]`) {
+		var one Certificate
+		keep := func(dst *string) func(string) error {
+			return func(s string) error { *dst = s; return nil }
+		}
+		ct.text("cert", "the path of a PEM file", keep(&one.Cert))
+		ct.text("key", "the path of a PEM file", keep(&one.Key))
+		ct.require("cert", `"FILE.pem"`)
+		ct.require("key", `"FILE.key"`)
+		ct.finish()
+		if one.Cert != "" && one.Key != "" {
+			d.certificate(ct, one)
+		}
+		c.Certificates = append(c.Certificates, one)
+	}
+	t.finish()
+	if set && len(c.Certificates) == 0 && len(d.problems) == before {
+		t.bad("certificates", `there is none, so TLS cannot be spoken; write certificates = [ { cert = "a.pem", key = "a.key" } ], or remove [tls]`)
+	}
+	return c
+}
+
+func (d *decoder) certificate(t *table, c Certificate) {
+	pair, err := tls.LoadX509KeyPair(c.Cert, c.Key)
+	if err != nil {
+		key, missing := "cert", (*os.PathError)(nil)
+		if errors.As(err, &missing) && missing.Path == c.Key && c.Key != c.Cert {
+			key = "key"
+		}
+		raw, _ := t.values[key].(string)
+		d.invalid(text{map[string]string{"cert": c.Cert, "key": c.Key}[key], raw, t.at(key)},
+			"PEM files of a certificate chain and its private key",
+			fmt.Errorf("cannot be used: %s; name PEM files of a certificate chain and its private key", oneLine(err.Error())))
+		return
+	}
+	switch now := time.Now(); {
+	case pair.Leaf == nil:
+	case now.After(pair.Leaf.NotAfter):
+		d.warn(t.at("cert"), "the certificate expired on %s, so clients will refuse it; renew it", pair.Leaf.NotAfter.UTC().Format(time.DateOnly))
+	case now.Before(pair.Leaf.NotBefore):
+		d.warn(t.at("cert"), "the certificate is not valid before %s, so clients will refuse it until then", pair.Leaf.NotBefore.UTC().Format(time.DateOnly))
+	}
+	if f, err := os.Open(c.Key); err == nil {
+		d.warnReadable(t.at("key"), f)
+		f.Close()
+	}
+}
+
+const listenForm = `an address such as ":8080", "127.0.0.1:8080" or "unix:/run/shapeproxy.sock"`
+
+// parseListen checks the address of a listener and returns it in the form that
+// is compared.
+func parseListen(s string) (string, error) {
+	if socket, ok := strings.CutPrefix(s, identity.UnixWord); ok {
+		p, err := parseSocket(socket)
+		return identity.UnixWord + p, err
+	}
+	host, port, err := net.SplitHostPort(s)
+	if err != nil {
+		if n, err := strconv.Atoi(s); err == nil && n > 0 && n < 1<<16 {
+			return "", fmt.Errorf("%q is no address; write %q for this port on every address", s, ":"+s)
+		}
+		if checkHost(s) == nil {
+			return "", fmt.Errorf("%q lacks a port; write %q", s, s+":8080")
+		}
+		return "", fmt.Errorf("%q is not %s", s, listenForm)
+	}
+	if _, err := netip.ParseAddr(host); err != nil && host != "" && checkHost(host) != nil {
+		return "", fmt.Errorf("%q is not %s", s, listenForm)
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil {
+		return "", fmt.Errorf("the port of %q must be a number up to 65535", s)
+	}
+	return net.JoinHostPort(strings.ToLower(host), strconv.FormatUint(n, 10)), nil
+}
+
+// parseSocket checks the path of a Unix socket.
+func parseSocket(s string) (string, error) {
+	if !strings.HasPrefix(s, "/") || strings.HasPrefix(s, "//") || strings.HasSuffix(s, "/") {
+		return "", errors.New("a Unix socket needs an absolute path; write it as \"unix:/run/app.sock\"")
+	}
+	// sun_path of unix(7), with its closing NUL.
+	if s = path.Clean(s); len(s) > 107 {
+		return "", errors.New("the path of a Unix socket must be at most 107 bytes long; choose a shorter one")
+	}
+	return s, nil
+}
+
+// localAddress reports whether only this machine can reach the listener.
+func localAddress(listen string) bool {
+	if strings.HasPrefix(listen, identity.UnixWord) {
+		return true
+	}
+	host, _, _ := net.SplitHostPort(listen)
+	return loopback(host)
+}
+
+func loopback(host string) bool {
+	a, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && a.Unmap().IsLoopback()
+}
