@@ -1,0 +1,277 @@
+// Package assemble makes routes and limiters of a configuration, and on a
+// reload carries the state of limits and the connections of upstreams over.
+package assemble
+
+import (
+	"log/slog"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+
+	"github.com/shapeproxy/shapeproxy/internal/config"
+	"github.com/shapeproxy/shapeproxy/internal/identity"
+	"github.com/shapeproxy/shapeproxy/limiter"
+	"github.com/shapeproxy/shapeproxy/proxy"
+	"github.com/shapeproxy/shapeproxy/shaping"
+)
+
+// A System is a running Proxy and what stands behind it, by the configuration
+// that was applied last. Its methods are safe for concurrent use.
+type System struct {
+	Proxy *proxy.Proxy
+
+	store *limiter.Memory
+	apply sync.Mutex // held while a configuration is applied
+	now   atomic.Pointer[generation]
+}
+
+// A generation is what one configuration made.
+type generation struct {
+	limits    []*limit
+	upstreams []*proxy.Upstream
+}
+
+// A limit is one limit of the configuration with its live state.
+type limit struct {
+	conf   config.Limit
+	link   shaping.Link
+	routes []string
+}
+
+// New returns a System that serves nothing yet.
+func New(observe proxy.Observer, log *slog.Logger) *System {
+	s := &System{Proxy: proxy.New(observe, log), store: limiter.NewMemory()}
+	s.now.Store(&generation{})
+	return s
+}
+
+// Apply makes c what requests see. It builds everything first, so that an
+// error leaves all as it was. A limit that keeps its name, form, algorithm and
+// key keeps its state and its waiters; any other starts anew, and waiters of
+// the old one leave by the old rules. An upstream that did not change keeps
+// its connections.
+func (s *System) Apply(c *config.Config) error {
+	s.apply.Lock()
+	defer s.apply.Unlock()
+	old := s.now.Load()
+	next := &generation{}
+
+	limits := make(map[string]*limit, len(c.Limits))
+	var adopt []func() error
+	for _, conf := range c.Limits {
+		l := &limit{conf: conf}
+		if before := old.limit(conf.Name); before != nil && sameState(before.conf, conf) {
+			l.link = before.link
+			adopt = append(adopt, l.adopt)
+		} else if err := l.build(s.store); err != nil {
+			return err
+		}
+		next.limits = append(next.limits, l)
+		limits[conf.Name] = l
+	}
+
+	upstreams := make(map[string]*proxy.Upstream, len(c.Upstreams))
+	for _, conf := range c.Upstreams {
+		u := upstream(conf, old)
+		next.upstreams = append(next.upstreams, u)
+		upstreams[conf.Name] = u
+	}
+
+	resolver := identity.Resolver{Trusted: c.Server.TrustedProxies, IPv6Prefix: c.Server.IPv6Prefix}
+	site := &proxy.Site{Client: func(remoteAddr string, xff []string) (netip.Addr, bool) {
+		return resolver.Client(remoteAddr, xff)
+	}}
+	for _, d := range c.Server.RateLimitHeaders {
+		site.RateLimitHeaders = append(site.RateLimitHeaders, proxy.Dialect(d))
+	}
+	for _, conf := range c.Routes {
+		var of []*limit
+		for _, name := range conf.Limits {
+			l := limits[name]
+			l.routes = append(l.routes, conf.Match)
+			of = append(of, l)
+		}
+		site.Routes = append(site.Routes, s.route(conf, upstreams[conf.Upstream], setHeaders(c, conf.Upstream), of, c.Server.IPv6Prefix))
+	}
+	if err := site.Check(); err != nil {
+		return err
+	}
+
+	for _, f := range adopt {
+		if err := f(); err != nil {
+			return err
+		}
+	}
+	s.now.Store(next)
+	s.Proxy.Serve(site)
+	for _, u := range old.upstreams {
+		if upstreams[u.Options().Name] != u {
+			u.Close()
+		}
+	}
+	return nil
+}
+
+func (g *generation) limit(name string) *limit {
+	for _, l := range g.limits {
+		if l.conf.Name == name {
+			return l
+		}
+	}
+	return nil
+}
+
+// sameState reports whether the state under a still means the same under b.
+func sameState(a, b config.Limit) bool {
+	return a.Algorithm == b.Algorithm && (a.Queue > 0) == (b.Queue > 0) && a.Key.String() == b.Key.String()
+}
+
+func (l *limit) build(store *limiter.Memory) (err error) {
+	if l.conf.Queue > 0 {
+		l.link.Queue, err = shaping.New(l.queuePolicy())
+	} else {
+		l.link.Reject, err = store.NewLimit(l.rejectPolicy())
+	}
+	return err
+}
+
+func (l *limit) adopt() error {
+	if l.link.Queue != nil {
+		return l.link.Queue.Adopt(l.queuePolicy())
+	}
+	return l.link.Reject.Adopt(l.rejectPolicy())
+}
+
+func (l *limit) queuePolicy() shaping.Policy {
+	c := &l.conf
+	return shaping.Policy{
+		Name: c.Name, Rate: c.Rate, Burst: c.Burst, Queue: c.Queue, MaxWait: c.MaxWait,
+		MaxKeys: c.MaxKeys, Status: c.Status, DryRun: c.DryRun,
+	}
+}
+
+func (l *limit) rejectPolicy() limiter.Policy {
+	c := &l.conf
+	return limiter.Policy{
+		Name: c.Name, Algorithm: c.Algorithm, Rate: c.Rate, Burst: c.Burst, Limit: c.Limit, Window: c.Window,
+		MaxKeys: c.MaxKeys, Status: c.Status, DryRun: c.DryRun,
+	}
+}
+
+// upstream returns the old upstream if it would be the same.
+func upstream(c config.Upstream, old *generation) *proxy.Upstream {
+	o := proxy.UpstreamOptions{
+		Name: c.Name, Scheme: c.Scheme, Address: c.Address, UnixSocket: c.UnixSocket, Host: c.Host, BasePath: c.BasePath,
+		SendHost: c.SendHost, DialTimeout: c.DialTimeout, ResponseHeaderTimeout: c.ResponseHeaderTimeout,
+		MaxIdleConns: c.MaxIdleConns, IdleConnTimeout: c.IdleConnTimeout,
+	}
+	for _, u := range old.upstreams {
+		if u.Options() == o {
+			return u
+		}
+	}
+	return proxy.NewUpstream(o)
+}
+
+func setHeaders(c *config.Config, upstream string) []proxy.Field {
+	var fields []proxy.Field
+	for _, u := range c.Upstreams {
+		if u.Name == upstream {
+			for _, h := range u.SetHeaders {
+				fields = append(fields, proxy.Field(h))
+			}
+		}
+	}
+	return fields
+}
+
+// route makes a route whose Chain asks its limits in order.
+func (s *System) route(c config.Route, u *proxy.Upstream, set []proxy.Field, limits []*limit, ipv6Prefix int) *proxy.Route {
+	r := &proxy.Route{
+		Match: c.Match, Pattern: c.Pattern, Upstream: u, SetHeaders: set,
+		StripPrefix: c.StripPrefix, MaxBodyBytes: c.MaxBodyBytes, Timeout: c.Timeout,
+	}
+	if len(limits) == 0 {
+		return r
+	}
+	links := make([]shaping.Link, len(limits))
+	confs := make([]config.Limit, len(limits))
+	for i, l := range limits {
+		links[i], confs[i] = l.link, l.conf
+	}
+	r.Limiter = shaping.NewChain(s.store, links...)
+	r.Identify = func(of proxy.Identity) ([]limiter.Key, error) {
+		src := identity.Source{
+			Request: of.Request, Client: of.Client, IPv6Prefix: ipv6Prefix,
+			Host: of.Host, Route: of.Route, PathValue: of.PathValue,
+		}
+		keys := make([]limiter.Key, len(confs))
+		for i := range confs {
+			key, err := keyOf(&confs[i], src)
+			if err != nil {
+				return nil, err
+			}
+			keys[i] = key
+		}
+		return keys, nil
+	}
+	return r
+}
+
+// keyOf is whose budget of one limit a request uses.
+func keyOf(c *config.Limit, src identity.Source) (limiter.Key, error) {
+	value, present, err := c.Key.Of(src)
+	switch {
+	case err != nil:
+		return limiter.Key{}, err
+	case src.Client.IsValid() && c.Exempt.Contains(src.Client):
+		return limiter.Key{Skip: true}, nil
+	case present:
+		return limiter.Key{Value: value}, nil
+	}
+	switch c.MissingKey {
+	case "skip":
+		return limiter.Key{Skip: true}, nil
+	case "reject":
+		return limiter.Key{Missing: true}, nil
+	}
+	return limiter.Key{Value: value}, nil
+}
+
+// Limits is every limit as it stands now, in the file's order.
+func (s *System) Limits() []limiter.Status {
+	g := s.now.Load()
+	all := make([]limiter.Status, len(g.limits))
+	for i, l := range g.limits {
+		c := &l.conf
+		st := limiter.Status{
+			Name: c.Name, Algorithm: c.Algorithm, Rate: c.Rate, Burst: c.Burst, Queue: c.Queue, MaxWait: c.MaxWait,
+			Limit: c.Limit, Window: c.Window, Key: c.Key.String(), DryRun: c.DryRun, Routes: l.routes,
+		}
+		if q := l.link.Queue; q != nil {
+			now := q.Snapshot()
+			st.Depth, st.OldestWait, st.Keys, st.Evicted = now.Depth, now.OldestWait, now.Keys, now.Evicted
+		} else {
+			st.Keys, st.Evicted = l.link.Reject.Keys(), l.link.Reject.Evicted()
+		}
+		all[i] = st
+	}
+	return all
+}
+
+// Upstreams is every upstream as it stands now, in the file's order.
+func (s *System) Upstreams() []proxy.UpstreamStatus {
+	g := s.now.Load()
+	all := make([]proxy.UpstreamStatus, len(g.upstreams))
+	for i, u := range g.upstreams {
+		all[i] = u.Status()
+	}
+	return all
+}
+
+// Close gives idle connections to upstreams back.
+func (s *System) Close() {
+	for _, u := range s.now.Load().upstreams {
+		u.Close()
+	}
+}

@@ -1,0 +1,124 @@
+package proxy
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"sync"
+	"sync/atomic"
+)
+
+// errBodyOver is a read from a try at sending that is over.
+var errBodyOver = errors.New("the request's body is no longer read")
+
+// keptBytes is what a Transport may read of a body before it first writes: the
+// size of its buffer.
+const keptBytes = 4 << 10
+
+// A clientBody is a request's body on its way upstream. It counts, it notes
+// what the client did wrong, and it keeps the first bytes until a connection
+// has been found that lives.
+//
+// One goroutine reads it at a time; the counts may be read by any.
+type clientBody struct {
+	io.ReadCloser
+	read    atomic.Int64
+	broken  atomic.Pointer[error]
+	kept    []byte // all that was read, while that is little
+	pending []byte // kept bytes to be read again
+	lost    bool   // more was read than kept
+}
+
+func (b *clientBody) Read(p []byte) (int, error) {
+	if len(b.pending) > 0 {
+		n := copy(p, b.pending)
+		b.pending = b.pending[n:]
+		return n, nil
+	}
+	n, err := b.ReadCloser.Read(p)
+	b.read.Add(int64(n))
+	if !b.lost {
+		if len(b.kept)+n <= keptBytes {
+			b.kept = append(b.kept, p[:n]...)
+		} else {
+			b.kept, b.lost = nil, true
+		}
+	}
+	if err != nil && err != io.EOF {
+		b.broken.CompareAndSwap(nil, &err)
+	}
+	return n, err
+}
+
+// rewind makes the body start anew; it is false when that is past.
+func (b *clientBody) rewind() bool {
+	if b.lost || b.fault() != nil {
+		return false
+	}
+	b.pending = b.kept
+	return true
+}
+
+// fault is what the client did wrong with its body, or nil.
+func (b *clientBody) fault() error {
+	if b == nil {
+		return nil
+	}
+	if err := b.broken.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+func (b *clientBody) received() int64 {
+	if b == nil {
+		return 0
+	}
+	return b.read.Load()
+}
+
+// tooLarge reports whether err is the end of a body beyond max_body_bytes.
+func tooLarge(err error) bool {
+	var over *http.MaxBytesError
+	return errors.As(err, &over)
+}
+
+// An attempt is a body for one try at sending it. Closing it ends the try and
+// not the body, which the Transport closes together with a failed connection.
+type attempt struct {
+	body io.Reader
+	over atomic.Bool
+	mu   sync.Mutex // held while body is read
+}
+
+func (a *attempt) Read(p []byte) (int, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.over.Load() {
+		return 0, errBodyOver
+	}
+	return a.body.Read(p)
+}
+
+func (a *attempt) Close() error {
+	a.over.Store(true)
+	return nil
+}
+
+// stop ends the try and reports whether nobody reads any more: a read that
+// waits for the client cannot be taken back, so there is no further try.
+func (a *attempt) stop() bool {
+	a.over.Store(true)
+	if !a.mu.TryLock() {
+		return false
+	}
+	a.mu.Unlock()
+	return true
+}
+
+// emptyBody is no body, but not one that net/http's Transport would take for a
+// licence to send its request twice.
+type emptyBody struct{}
+
+func (emptyBody) Read([]byte) (int, error) { return 0, io.EOF }
+func (emptyBody) Close() error             { return nil }

@@ -1,0 +1,143 @@
+package proxy
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/shapeproxy/shapeproxy/limiter"
+)
+
+// A problem is the body of an answer that shapeproxy itself makes (RFC 9457).
+type problem struct {
+	Type     string         `json:"type"`
+	Title    string         `json:"title"`
+	Status   int            `json:"status"`
+	Detail   string         `json:"detail,omitempty"`
+	Violated []string       `json:"violated-policies,omitempty"`
+	Reason   limiter.Reason `json:"reason,omitempty"`
+}
+
+// quotaExceeded is the problem type of a refusal, registered by
+// draft-ietf-httpapi-ratelimit-headers.
+const quotaExceeded = "https://iana.org/assignments/http-problem-types#quota-exceeded"
+
+// fail answers with an error of the proxy itself. kind is an error of the
+// Proxy-Status registry.
+func (x *exchange) fail(status int, kind, detail string) {
+	x.event.Error = kind
+	x.w.Header().Set("Proxy-Status", proxyStatus(kind, ""))
+	x.write(problem{Type: "about:blank", Title: http.StatusText(status), Status: status, Detail: detail})
+}
+
+// refuse answers for the limit that said no.
+func (x *exchange) refuse(p limiter.Permit) {
+	status := p.Status
+	if status == 0 {
+		status = http.StatusTooManyRequests
+	}
+	x.event.Reason, x.event.Policy = p.Reason, p.Policy
+	h := x.w.Header()
+	if status != http.StatusBadRequest && p.RetryAfter != limiter.Never {
+		h.Set("Retry-After", strconv.FormatInt(Seconds(p.RetryAfter), 10))
+	}
+	h.Set("Proxy-Status", proxyStatus("http_request_denied", strings.ReplaceAll(string(p.Reason), "_", " ")))
+	body := problem{
+		Type: quotaExceeded, Title: "Quota exceeded", Status: status,
+		Detail: refusalDetail(p.Decision), Reason: p.Reason,
+	}
+	if status == http.StatusBadRequest {
+		body.Type, body.Title = "about:blank", http.StatusText(status)
+	}
+	for _, d := range p.All {
+		if !d.Allowed && !d.DryRun && !d.Peeked {
+			body.Violated = append(body.Violated, d.Policy)
+		}
+	}
+	x.write(body)
+}
+
+func refusalDetail(d limiter.Decision) string {
+	var why string
+	switch d.Reason {
+	case limiter.ReasonLimit:
+		why = fmt.Sprintf("the limit %s has nothing left", d.Policy)
+	case limiter.ReasonQueueFull:
+		why = fmt.Sprintf("every place in the queue of %s is taken", d.Policy)
+	case limiter.ReasonMaxWait:
+		why = fmt.Sprintf("the wait in the queue of %s would be longer than it allows", d.Policy)
+	case limiter.ReasonMissingKey:
+		return fmt.Sprintf("the request lacks what the limit %s counts by", d.Policy)
+	case limiter.ReasonShutdown:
+		why = "the proxy is stopping"
+	default:
+		why = "the request was refused"
+	}
+	if d.RetryAfter == limiter.Never {
+		return why + "; this request can never be let through"
+	}
+	return fmt.Sprintf("%s; try again in %d s", why, Seconds(d.RetryAfter))
+}
+
+// write sends a problem, as a gRPC status to a gRPC client.
+func (x *exchange) write(p problem) {
+	h := x.w.Header()
+	if isGRPC(x.r) {
+		// A response of trailers only: the status stands in the header
+		// (gRPC over HTTP/2, "Responses").
+		h.Set("Content-Type", "application/grpc")
+		h.Set("Grpc-Status", grpcStatus(p.Status))
+		h.Set("Grpc-Message", grpcMessage(p.Title+": "+p.Detail))
+		x.w.WriteHeader(http.StatusOK)
+		return
+	}
+	body, err := json.Marshal(p)
+	if err != nil {
+		panic(err) // strings and numbers always marshal
+	}
+	body = append(body, '\n')
+	h.Set("Content-Type", "application/problem+json")
+	h.Set("Cache-Control", "no-store")
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	x.w.WriteHeader(p.Status)
+	if x.r.Method != http.MethodHead {
+		_, _ = x.w.Write(body) // a client that has gone is noted by Write
+	}
+}
+
+func isGRPC(r *http.Request) bool {
+	rest, ok := strings.CutPrefix(r.Header.Get("Content-Type"), "application/grpc")
+	return ok && (rest == "" || rest[0] == '+' || rest[0] == ';')
+}
+
+// grpcStatus is the gRPC code for an HTTP status of ours: the mapping of "HTTP
+// to gRPC Status Code Mapping", but for a refusal, which is
+// RESOURCE_EXHAUSTED whatever status its owner chose.
+func grpcStatus(status int) string {
+	switch status {
+	case http.StatusBadRequest:
+		return "13" // INTERNAL
+	case http.StatusNotFound, http.StatusMethodNotAllowed:
+		return "12" // UNIMPLEMENTED
+	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return "14" // UNAVAILABLE
+	case http.StatusInternalServerError:
+		return "13"
+	}
+	return "8" // RESOURCE_EXHAUSTED
+}
+
+// grpcMessage percent-encodes what a header field cannot hold.
+func grpcMessage(s string) string {
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if c := s[i]; c < ' ' || c > '~' || c == '%' {
+			fmt.Fprintf(&b, "%%%02X", c)
+		} else {
+			b.WriteByte(c)
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,121 @@
+package proxy
+
+import (
+	"bufio"
+	"errors"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+)
+
+// answer is the ResponseWriter that an exchange writes to. It notes what was
+// sent, and it puts the proxy's own fields on the answer at the last moment:
+// httputil.ReverseProxy clears the header after every interim answer.
+type answer struct {
+	http.ResponseWriter
+	status int          // the final status; 0 before it is written
+	sent   atomic.Int64 // bytes of the body; after Hijack, all bytes to the client
+	failed bool         // a write to the client failed
+	final  func(http.Header)
+}
+
+func (a *answer) WriteHeader(status int) {
+	if status >= 100 && status < 200 && status != http.StatusSwitchingProtocols {
+		removeHopByHop(a.Header())
+		a.ResponseWriter.WriteHeader(status)
+		return
+	}
+	if a.status == 0 {
+		a.status = status
+		a.final(a.Header())
+	}
+	a.ResponseWriter.WriteHeader(status)
+}
+
+func (a *answer) Write(p []byte) (int, error) {
+	if a.status == 0 {
+		a.WriteHeader(http.StatusOK)
+	}
+	n, err := a.ResponseWriter.Write(p)
+	a.sent.Add(int64(n))
+	if err != nil {
+		a.failed = true
+	}
+	return n, err
+}
+
+// FlushError is what http.ResponseController calls.
+func (a *answer) FlushError() error {
+	err := http.NewResponseController(a.ResponseWriter).Flush()
+	if err != nil && !errors.Is(err, http.ErrNotSupported) {
+		a.failed = true
+	}
+	return err
+}
+
+// Hijack hands the connection over for a protocol upgrade. What the client
+// sent right behind its request stands in the server's buffer already and is
+// read first; httputil.ReverseProxy reads from the connection alone.
+func (a *answer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, rw, err := http.NewResponseController(a.ResponseWriter).Hijack()
+	if err != nil {
+		return nil, nil, err
+	}
+	a.status = http.StatusSwitchingProtocols
+	a.final(a.Header())
+	return &tunnel{Conn: conn, buffered: rw.Reader, sent: &a.sent}, rw, nil
+}
+
+// A tunnel is a hijacked client connection.
+type tunnel struct {
+	net.Conn
+	buffered *bufio.Reader // nil when it has been read
+	sent     *atomic.Int64
+}
+
+func (t *tunnel) Read(p []byte) (int, error) {
+	if t.buffered != nil {
+		if n := t.buffered.Buffered(); n > 0 {
+			return t.buffered.Read(p[:min(n, len(p))])
+		}
+		t.buffered = nil
+	}
+	return t.Conn.Read(p)
+}
+
+func (t *tunnel) Write(p []byte) (int, error) {
+	n, err := t.Conn.Write(p)
+	t.sent.Add(int64(n))
+	return n, err
+}
+
+// CloseWrite lets a half-closed tunnel end as such.
+func (t *tunnel) CloseWrite() error {
+	if c, ok := t.Conn.(interface{ CloseWrite() error }); ok {
+		return c.CloseWrite()
+	}
+	return t.Conn.Close()
+}
+
+// hopByHop are the fields of one connection (RFC 9110, section 7.6.1), and
+// those that net/http treats so.
+var hopByHop = []string{
+	"Connection", "Proxy-Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization",
+	"Te", "Trailer", "Transfer-Encoding", "Upgrade",
+}
+
+// removeHopByHop takes the fields of one connection off an interim answer,
+// which httputil.ReverseProxy passes as it is.
+func removeHopByHop(h http.Header) {
+	for _, line := range h["Connection"] {
+		for name := range strings.SplitSeq(line, ",") {
+			if name = strings.TrimSpace(name); name != "" {
+				h.Del(name)
+			}
+		}
+	}
+	for _, name := range hopByHop {
+		h.Del(name)
+	}
+}

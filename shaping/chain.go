@@ -1,0 +1,233 @@
+package shaping
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/shapeproxy/shapeproxy/limiter"
+)
+
+// A Link is one limit of a Chain: in reject mode or in queue form, so exactly
+// one of its fields is set.
+type Link struct {
+	Reject *limiter.Limit
+	Queue  *Shaper
+}
+
+// A Chain is the limits of one route as one Limiter: all or nothing.
+//
+// Limits in reject mode are asked first and at one instant, and a request that
+// one of them refuses is charged to none. The queues are then entered in
+// order, each after the one before has released the request. A queue that
+// refuses gives back what limits in reject mode hold; departures that earlier
+// queues have used are not given back. A client that leaves while it waits
+// gives back its place in the queue and nothing else, or leaving would be a way
+// round the limits before it.
+//
+// Limits in dry run are asked last of their kind, for requests that the others
+// let pass, and never bind.
+//
+// A Request's Keys stand in the order of the Links. A Chain is safe for
+// concurrent use.
+type Chain struct {
+	store *limiter.Memory
+	links []Link
+}
+
+// NewChain returns a Chain of limits in the order in which a route names them.
+// Those in reject mode must belong to store.
+func NewChain(store *limiter.Memory, links ...Link) *Chain {
+	return &Chain{store: store, links: links}
+}
+
+// Acquire implements limiter.Limiter.
+func (c *Chain) Acquire(ctx context.Context, req limiter.Request) (limiter.Permit, error) {
+	w := walk{chain: c, keys: req.Keys, all: make([]limiter.Decision, len(c.links))}
+	if !w.haveKeys() || !w.reject() {
+		return w.refused(), nil
+	}
+	w.rejectDry()
+	for i, link := range c.links {
+		if link.Queue == nil || !w.asked(i) {
+			continue
+		}
+		d, err := link.Queue.Acquire(ctx, req.Keys[i].Value, req.Gone)
+		if err != nil && errors.Is(context.Cause(ctx), limiter.ErrShutdown) {
+			d.Reason, d.Status, d.RetryAfter, err = limiter.ReasonShutdown, http.StatusServiceUnavailable, time.Second, nil
+		}
+		w.all[i] = d
+		if err != nil {
+			return limiter.Permit{Decision: d, All: w.decided()}, err
+		}
+		if !d.Allowed && !d.DryRun {
+			w.giveBack()
+			return w.refused(), nil
+		}
+		w.waited = w.waited || d.Waited > 0 && !d.DryRun
+	}
+	return w.passed(), nil
+}
+
+// A walk is one request on its way through a Chain.
+type walk struct {
+	chain  *Chain
+	keys   []limiter.Key
+	all    []limiter.Decision // by link; one that was not asked has no Policy
+	held   []limiter.Charge   // what limits in reject mode have been charged
+	at     time.Time          // the instant of those charges
+	waited bool
+}
+
+// asked reports whether link i is to decide about the request.
+func (w *walk) asked(i int) bool {
+	return !w.keys[i].Skip && !w.keys[i].Missing
+}
+
+// haveKeys notes the limits whose key the request lacks, and reports whether
+// none of them refuses it for that.
+func (w *walk) haveKeys() bool {
+	ok := true
+	for i, link := range w.chain.links {
+		if !w.keys[i].Missing {
+			continue
+		}
+		name, dry := link.name()
+		w.all[i] = limiter.Decision{
+			Policy: name, Reason: limiter.ReasonMissingKey, Status: http.StatusBadRequest, DryRun: dry,
+			RetryAfter: limiter.Never, At: time.Now(),
+		}
+		ok = ok && dry
+	}
+	return ok
+}
+
+func (l Link) name() (name string, dryRun bool) {
+	if l.Queue != nil {
+		p := l.Queue.Policy()
+		return p.Name, p.DryRun
+	}
+	p := l.Reject.Policy()
+	return p.Name, p.DryRun
+}
+
+// reject takes from all binding limits in reject mode, or from none.
+func (w *walk) reject() bool {
+	var links []int
+	for i, link := range w.chain.links {
+		if link.Reject == nil || !w.asked(i) {
+			continue
+		}
+		if _, dry := link.name(); dry {
+			continue
+		}
+		w.held = append(w.held, limiter.Charge{Limit: link.Reject, Key: w.keys[i].Value, Cost: 1})
+		links = append(links, i)
+	}
+	if len(w.held) == 0 {
+		return true
+	}
+	ok := true
+	for n, d := range w.chain.store.Take(make([]limiter.Decision, 0, len(w.held)), w.held) {
+		w.all[links[n]], w.at = d, d.At
+		ok = ok && d.Allowed
+	}
+	if !ok {
+		w.held = w.held[:0]
+	}
+	return ok
+}
+
+// rejectDry asks the limits in reject mode that are in dry run, each for
+// itself: the refusal of one must not keep another from counting.
+func (w *walk) rejectDry() {
+	for i, link := range w.chain.links {
+		if link.Reject == nil || !w.asked(i) {
+			continue
+		}
+		if _, dry := link.name(); !dry {
+			continue
+		}
+		charge := limiter.Charge{Limit: link.Reject, Key: w.keys[i].Value, Cost: 1}
+		w.all[i] = w.chain.store.Take(nil, []limiter.Charge{charge})[0]
+	}
+}
+
+// giveBack undoes the charges of a request that a queue refused.
+func (w *walk) giveBack() {
+	if len(w.held) > 0 {
+		w.chain.store.Return(w.held, w.at)
+	}
+	for i, link := range w.chain.links {
+		if d := w.all[i]; link.Reject != nil && d.DryRun && d.Allowed {
+			w.chain.store.Return([]limiter.Charge{{Limit: link.Reject, Key: w.keys[i].Value, Cost: 1}}, d.At)
+		}
+	}
+}
+
+// refused is the Permit of a request that a limit refused: the one from which
+// it takes longest to be let through, as a client that comes back sooner is
+// refused again. The limits that were not reached are looked at.
+func (w *walk) refused() limiter.Permit {
+	w.look(func(d *limiter.Decision) bool { return d.Policy == "" || d.Allowed && !d.DryRun })
+	p := limiter.Permit{All: w.decided()}
+	found := false
+	for _, d := range p.All {
+		if !d.Allowed && !d.DryRun && !d.Peeked && (!found || d.RetryAfter > p.RetryAfter) {
+			p.Decision, found = d, true
+		}
+	}
+	return p
+}
+
+// passed is the Permit of a request that every limit let pass. After a wait
+// the limits in reject mode are looked at again, so that the fields tell what
+// is true when the client reads them.
+func (w *walk) passed() limiter.Permit {
+	if w.waited {
+		w.look(func(d *limiter.Decision) bool { return !d.DryRun })
+	}
+	p := limiter.Permit{All: w.decided()}
+	p.Allowed = true
+	for _, d := range p.All {
+		// Smallest Remaining ÷ Limit; a limit that was not asked has none.
+		if !d.DryRun && (p.Policy == "" || float64(d.Remaining)*float64(p.Limit) < float64(p.Remaining)*float64(d.Limit)) {
+			p.Decision = d
+		}
+	}
+	return p
+}
+
+// look brings the state in those decisions that which picks up to date, and
+// leaves what was decided as it is.
+func (w *walk) look(which func(*limiter.Decision) bool) {
+	for i, link := range w.chain.links {
+		d := &w.all[i]
+		if !w.asked(i) || !which(d) {
+			continue
+		}
+		var now limiter.Decision
+		if link.Queue != nil {
+			now = link.Queue.Peek(w.keys[i].Value)
+		} else {
+			now = w.chain.store.Peek(link.Reject, w.keys[i].Value, 1)
+		}
+		if d.Policy == "" {
+			*d = now
+			continue
+		}
+		d.Limit, d.Window, d.Remaining, d.ResetAfter = now.Limit, now.Window, now.Remaining, now.ResetAfter
+	}
+}
+
+// decided is the decisions in order, without the limits that had no say.
+func (w *walk) decided() []limiter.Decision {
+	all := w.all[:0]
+	for _, d := range w.all {
+		if d.Policy != "" {
+			all = append(all, d)
+		}
+	}
+	return all
+}
