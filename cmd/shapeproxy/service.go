@@ -1,0 +1,329 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"reflect"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/shapeproxy/shapeproxy/internal/admin"
+	"github.com/shapeproxy/shapeproxy/internal/assemble"
+	"github.com/shapeproxy/shapeproxy/internal/config"
+	"github.com/shapeproxy/shapeproxy/internal/metrics"
+	"github.com/shapeproxy/shapeproxy/limiter"
+	"github.com/shapeproxy/shapeproxy/proxy"
+)
+
+// A service is all that one process runs: the proxy on its listeners, and the
+// admin side on its own.
+type service struct {
+	load    func() (*config.Config, error)
+	log     *slog.Logger
+	level   *slog.LevelVar
+	access  atomic.Bool // write the access log
+	system  *assemble.System
+	metrics *metrics.Metrics
+	tally   *admin.Tally
+	admin   *admin.Admin
+	certs   atomic.Pointer[tls.Config]
+
+	started   *config.Config // what cannot change while it runs is that of this one
+	current   atomic.Pointer[config.Config]
+	reloading sync.Mutex
+
+	server      *http.Server
+	adminServer *http.Server
+	listeners   []net.Listener
+	adminListen net.Listener
+	cut         context.CancelCauseFunc // ends every request under way
+	endAdmin    context.CancelFunc
+}
+
+// newService builds everything that c asks for; it does not listen yet. load
+// is what a reload reads the configuration with.
+func newService(c *config.Config, load func() (*config.Config, error), stderr io.Writer) (*service, error) {
+	s := &service{load: load, started: c}
+	s.log, s.level = newLogger(c.Log, stderr)
+	s.tally = new(admin.Tally)
+	s.metrics = metrics.New(metrics.Options{
+		Version: versionString(), Revision: revisionString(), Log: s.log,
+		// The System is made below, as it needs an Observer.
+		Limits:    func() []limiter.Status { return s.system.Limits() },
+		Upstreams: func() []proxy.UpstreamStatus { return s.system.Upstreams() },
+	})
+	s.system = assemble.New(proxy.Observers{s.metrics, s.tally, switchable{proxy.AccessLog{Log: s.log}, &s.access}}, s.log)
+	if err := s.apply(c); err != nil {
+		return nil, err
+	}
+	s.metrics.Reloaded(true)
+
+	ctx, cut := context.WithCancelCause(context.Background())
+	s.cut = cut
+	var clientTLS *tls.Config
+	if len(c.TLS.Certificates) > 0 {
+		clientTLS = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return s.certs.Load(), nil }}
+	}
+	s.server = proxy.NewServer(ctx, s.system.Proxy, proxy.ServerOptions{
+		ReadHeaderTimeout: c.Server.ReadHeaderTimeout, IdleTimeout: c.Server.IdleTimeout,
+		MaxHeaderBytes: c.Server.MaxHeaderBytes, TLS: clientTLS,
+	}, s.log)
+	if c.Admin.Listen == "" {
+		return s, nil
+	}
+	s.admin = admin.New(admin.Options{
+		Listen: c.Admin.Listen, Hosts: c.Admin.Hosts, Token: c.Admin.Token,
+		Metrics: s.metrics.Handler(), Limits: s.system.Limits, Upstreams: s.system.Upstreams,
+		Tally: s.tally, Reload: s.reload, Log: s.log,
+	})
+	adminCtx, endAdmin := context.WithCancel(context.Background())
+	s.endAdmin = endAdmin
+	s.adminServer = &http.Server{
+		Handler: s.admin.Handler(), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+		BaseContext: func(net.Listener) context.Context { return adminCtx },
+		ErrorLog:    slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+	}
+	go s.admin.Run(adminCtx)
+	return s, nil
+}
+
+// switchable is an Observer that can be turned off.
+type switchable struct {
+	proxy.Observer
+	on *atomic.Bool
+}
+
+func (o switchable) Done(e *proxy.Event) {
+	if o.on.Load() {
+		o.Observer.Done(e)
+	}
+}
+
+// apply makes c count, as far as that is possible while the process runs.
+func (s *service) apply(c *config.Config) error {
+	certs, err := loadCertificates(c.TLS)
+	if err != nil {
+		return err
+	}
+	if err := s.system.Apply(c); err != nil {
+		return err
+	}
+	var routes, limits, upstreams []string
+	for _, r := range c.Routes {
+		routes = append(routes, r.Match)
+	}
+	for _, l := range c.Limits {
+		limits = append(limits, l.Name)
+	}
+	for _, u := range c.Upstreams {
+		upstreams = append(upstreams, u.Name)
+	}
+	s.metrics.Configure(routes, s.system.Limits(), upstreams)
+	s.tally.Configure(limits)
+	s.certs.Store(certs)
+	s.level.Set(logLevel(c.Log.Level))
+	s.access.Store(c.Log.Access)
+	s.current.Store(c)
+	for _, w := range c.Warnings {
+		s.log.Warn("configuration", "warning", w.String())
+	}
+	return nil
+}
+
+func loadCertificates(c config.TLS) (*tls.Config, error) {
+	t := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
+	for _, pair := range c.Certificates {
+		cert, err := tls.LoadX509KeyPair(pair.Cert, pair.Key)
+		if err != nil {
+			return nil, fmt.Errorf("certificate %s: %w", pair.Cert, err)
+		}
+		t.Certificates = append(t.Certificates, cert)
+	}
+	return t, nil
+}
+
+// reload reads the configuration again and applies it, or leaves all as it was
+// and says why.
+func (s *service) reload() (problems, warnings []string) {
+	s.reloading.Lock()
+	defer s.reloading.Unlock()
+	c, err := s.load()
+	if err == nil {
+		err = s.apply(c)
+	}
+	s.metrics.Reloaded(err == nil)
+	if err != nil {
+		problems = problemLines(err)
+		for _, p := range problems {
+			s.log.Error("configuration", "problem", p)
+		}
+		s.log.Error("the configuration was not reloaded; the one before stays in force", "problems", len(problems))
+		return problems, nil
+	}
+	for _, w := range c.Warnings {
+		warnings = append(warnings, w.String())
+	}
+	for _, what := range needRestart(s.started, c) {
+		warning := what + " has changed and takes effect after a restart; the rest was applied"
+		s.log.Warn("configuration", "warning", warning)
+		warnings = append(warnings, warning)
+	}
+	s.log.Info("configuration reloaded", "file", c.File, "routes", len(c.Routes), "limits", len(c.Limits))
+	return nil, warnings
+}
+
+// problemLines is an error of config.Load or of apply, a problem a line.
+func problemLines(err error) []string {
+	return strings.Split(err.Error(), "\n")
+}
+
+// needRestart names what differs between the configuration the process began
+// with and another, and cannot change while it runs.
+func needRestart(began, now *config.Config) []string {
+	var names []string
+	differ := func(name string, a, b any) {
+		if !reflect.DeepEqual(a, b) {
+			names = append(names, name)
+		}
+	}
+	differ("server.listen", began.Server.Listen, now.Server.Listen)
+	differ("server.read_header_timeout", began.Server.ReadHeaderTimeout, now.Server.ReadHeaderTimeout)
+	differ("server.idle_timeout", began.Server.IdleTimeout, now.Server.IdleTimeout)
+	differ("server.max_header_bytes", began.Server.MaxHeaderBytes, now.Server.MaxHeaderBytes)
+	differ("admin", began.Admin, now.Admin)
+	differ("log.format", began.Log.Format, now.Log.Format)
+	differ("tls (on or off)", len(began.TLS.Certificates) > 0, len(now.TLS.Certificates) > 0)
+	return names
+}
+
+// listen opens every listener, or none.
+func (s *service) listen() error {
+	for _, address := range s.started.Server.Listen {
+		l, err := listen(address)
+		if err != nil {
+			s.closeListeners()
+			return fmt.Errorf("[server] listen: %w", err)
+		}
+		s.listeners = append(s.listeners, l)
+	}
+	if s.admin == nil {
+		return nil
+	}
+	l, err := listen(s.started.Admin.Listen)
+	if err != nil {
+		s.closeListeners()
+		return fmt.Errorf("[admin] listen: %w", err)
+	}
+	s.adminListen = l
+	return nil
+}
+
+func (s *service) closeListeners() {
+	for _, l := range s.listeners {
+		_ = l.Close()
+	}
+}
+
+// listen opens host:port or unix:/path. A socket file that nobody listens on
+// any more, as a process that was killed leaves it, is replaced.
+func listen(address string) (net.Listener, error) {
+	path, ok := strings.CutPrefix(address, "unix:")
+	if !ok {
+		return net.Listen("tcp", address)
+	}
+	if info, err := os.Lstat(path); err == nil && info.Mode()&os.ModeSocket != 0 {
+		if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
+			_ = c.Close()
+			return nil, fmt.Errorf("%s is in use by another process", path)
+		}
+		if err := os.Remove(path); err != nil {
+			return nil, err
+		}
+	}
+	return net.Listen("unix", path)
+}
+
+// serve begins to answer. The channel gets the error of a listener that fails.
+func (s *service) serve() <-chan error {
+	failed := make(chan error, len(s.listeners)+1)
+	start := func(what string, server *http.Server, l net.Listener, secure bool) {
+		s.log.Info("listening", "for", what, "address", l.Addr().String(), "tls", secure)
+		go func() {
+			var err error
+			if secure {
+				err = server.ServeTLS(l, "", "")
+			} else {
+				err = server.Serve(l)
+			}
+			if !errors.Is(err, http.ErrServerClosed) {
+				failed <- fmt.Errorf("listener %s: %w", l.Addr(), err)
+			}
+		}()
+	}
+	for _, l := range s.listeners {
+		start("clients", s.server, l, s.server.TLSConfig != nil)
+	}
+	if s.admin != nil {
+		start("operators", s.adminServer, s.adminListen, false)
+		s.admin.SetReady(true)
+	}
+	return failed
+}
+
+func (s *service) shutdownTimeout() time.Duration {
+	return s.current.Load().Server.ShutdownTimeout
+}
+
+// lastAnswers is how long answers that were cut short at the end of
+// shutdown_timeout may take to be written.
+const lastAnswers = 2 * time.Second
+
+// drain stops taking connections, lets waiting and running requests finish
+// within shutdown_timeout, tells the rest to come back, and closes everything.
+// It returns sooner when ctx ends.
+func (s *service) drain(ctx context.Context) {
+	if s.admin != nil {
+		s.admin.SetReady(false)
+	}
+	finished := make(chan struct{})
+	go func() {
+		defer close(finished)
+		// Shutdown does not wait for upgraded connections; the Proxy does.
+		if err := s.server.Shutdown(ctx); err == nil {
+			s.system.Proxy.Wait()
+		}
+	}()
+	select {
+	case <-finished:
+	case <-ctx.Done():
+	case <-time.After(s.shutdownTimeout()):
+		s.log.Warn("shutdown_timeout is over; the requests still here are told to come back")
+		s.cut(limiter.ErrShutdown)
+		select {
+		case <-finished:
+		case <-ctx.Done():
+		case <-time.After(lastAnswers):
+		}
+	}
+	s.close()
+}
+
+// close cuts what is left.
+func (s *service) close() {
+	s.cut(limiter.ErrShutdown)
+	_ = s.server.Close() // listeners are closed already
+	s.system.Close()
+	if s.admin != nil {
+		s.endAdmin()
+		_ = s.adminServer.Close()
+	}
+}
