@@ -76,8 +76,14 @@ func (h checkHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	writeJSON(w, status, verdict{
 		Algo: algo, Allowed: d.Allowed, Limit: d.Limit, Remaining: d.Remaining,
-		ResetAfter: d.ResetAfter.Seconds(), RetryAfter: d.RetryAfter.Seconds(),
+		ResetAfter: seconds(d.ResetAfter), RetryAfter: seconds(d.RetryAfter),
 	})
+}
+
+// seconds is d to the next millisecond, as a client that comes earlier is
+// refused.
+func seconds(d time.Duration) float64 {
+	return float64((d+time.Millisecond-1)/time.Millisecond) / 1000
 }
 
 func writeJSON(w http.ResponseWriter, status int, body any) {

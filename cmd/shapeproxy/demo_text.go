@@ -3,22 +3,30 @@ package main
 import (
 	"fmt"
 	"io"
-	"time"
+
+	"github.com/shapeproxy/shapeproxy/internal/config"
 )
 
 // demoAddresses are the host:port on which the three parts of the demo listen.
 type demoAddresses struct{ Upstream, Proxy, Admin string }
 
+// lookup is the environment of the demo's configuration.
+func (at demoAddresses) lookup(name string) (string, bool) {
+	address, ok := map[string]string{"UPSTREAM": at.Upstream, "PROXY": at.Proxy, "ADMIN": at.Admin}[name]
+	return address, ok
+}
+
 // printDemo tells what runs where, and three things to try with what they will
 // show. Each of them prints one line a request as its answer comes.
-func printDemo(w io.Writer, at demoAddresses, limit demoLimit) {
+func printDemo(w io.Writer, at demoAddresses, limit config.Limit) {
+	interval := limit.Rate.Interval()
 	part := func(name, address, does string) {
 		fmt.Fprintf(w, "  %-10s %-24s %s\n", name, "http://"+address+"/", does)
 	}
 	fmt.Fprintln(w)
 	part("upstream", at.Upstream, fmt.Sprintf("made for %d requests a second; at more than %d in a second it breaks,\n%37s and answers 503 for %s",
 		fragileRate, fragileMost, "", fragileOutage))
-	part("proxy", at.Proxy, fmt.Sprintf("in front of it: lets one through each %s, %d may wait", limit.interval, limit.queue))
+	part("proxy", at.Proxy, fmt.Sprintf("in front of it: lets one through each %s, %d may wait", interval, limit.Queue))
 	part("live page", at.Admin, "the queue as it fills and drains")
 	fmt.Fprintf(w, "\nThree things to try in another terminal, with the live page in view:\n\n")
 
@@ -39,13 +47,7 @@ func printDemo(w io.Writer, at demoAddresses, limit demoLimit) {
 
    for i in 1 2 3 4 5 6; do curl -s -w '%%{http_code}\n' 'http://%s/check?algo=token-bucket'; done
 
-`, fragileMost, burst(at.Upstream), fragileOutage, limit.interval, 29*limit.interval, burst(at.Proxy), at.Proxy)
-}
-
-// demoLimit is what the proxy of the demo lets through.
-type demoLimit struct {
-	interval time.Duration
-	queue    int
+`, fragileMost, burst(at.Upstream), fragileOutage, interval, 29*interval, burst(at.Proxy), at.Proxy)
 }
 
 func printSummary(w io.Writer, c fragileCounts) {

@@ -3,11 +3,14 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
 
 	"github.com/spf13/cobra"
+
+	"github.com/shapeproxy/shapeproxy/internal/config"
 )
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
@@ -31,7 +34,11 @@ func run(args []string, stdout, stderr io.Writer) int {
 	case err == nil:
 		return exitOK
 	case *began:
-		fmt.Fprintf(stderr, "shapeproxy: %v\n", err)
+		if _, ok := errors.AsType[config.Problems](err); ok {
+			fmt.Fprintln(stderr, err) // each line names its file and line already
+		} else {
+			fmt.Fprintf(stderr, "shapeproxy: %v\n", err)
+		}
 		return exitError
 	default:
 		fmt.Fprintf(stderr, "shapeproxy: %v\nRun \"%s --help\" for what it takes.\n", err, cmd.CommandPath())
@@ -49,7 +56,7 @@ func newRootCommand() (root *cobra.Command, began *bool) {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(newVersionCommand())
+	root.AddCommand(newRunCommand(), newCheckCommand(), newDemoCommand(), newVersionCommand())
 	began = new(bool)
 	for _, cmd := range root.Commands() {
 		work := cmd.RunE

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shapeproxy/shapeproxy/internal/config"
+)
+
+//go:embed demo.toml
+var demoConfig []byte
+
+func newDemoCommand() *cobra.Command {
+	var (
+		length time.Duration
+		at     demoAddresses
+	)
+	cmd := &cobra.Command{
+		Use:   "demo",
+		Short: "Show the proxy before an upstream that breaks when it is sent too much",
+		Args:  cobra.NoArgs,
+	}
+	flags := cmd.Flags()
+	flags.DurationVar(&length, "for", 0, "end after this time; 0 runs until Ctrl-C")
+	flags.StringVar(&at.Proxy, "listen", "127.0.0.1:8080", "address of the proxy")
+	flags.StringVar(&at.Upstream, "upstream", "127.0.0.1:8081", "address of the fragile upstream")
+	flags.StringVar(&at.Admin, "admin", "127.0.0.1:9090", "address of the live page")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		out := cmd.OutOrStdout()
+		ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
+		defer stop()
+		d, err := newDemo(at, cmd.ErrOrStderr(), func(flag, address string) (net.Listener, error) {
+			return listenNear(out, "--"+flag, address, flags.Changed(flag))
+		})
+		if err != nil {
+			return err
+		}
+		if length > 0 {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, length)
+			defer cancel()
+		}
+		printDemo(out, d.at, d.proxy.started.Limits[0])
+		err = d.run(ctx)
+		printSummary(out, d.upstream.Counts())
+		return err
+	}
+	return cmd
+}
+
+// A demo is a fragile upstream and the proxy before it, which is that of
+// "shapeproxy run" with one more path, /check.
+type demo struct {
+	at       demoAddresses
+	upstream fragileUpstream
+	proxy    *service
+
+	upstreamListen net.Listener
+}
+
+// newDemo listens, by the function given, and serves nothing yet.
+func newDemo(at demoAddresses, stderr io.Writer, listen func(flag, address string) (net.Listener, error)) (_ *demo, err error) {
+	var listeners []net.Listener
+	defer func() {
+		if err != nil {
+			for _, l := range listeners {
+				_ = l.Close()
+			}
+		}
+	}()
+	for _, part := range []struct {
+		flag    string
+		address *string
+	}{
+		{"listen", &at.Proxy}, {"upstream", &at.Upstream}, {"admin", &at.Admin},
+	} {
+		l, err := listen(part.flag, *part.address)
+		if err != nil {
+			return nil, err
+		}
+		listeners = append(listeners, l)
+		*part.address = l.Addr().String()
+	}
+
+	load := func() (*config.Config, error) { return config.Parse("demo.toml", demoConfig, at.lookup) }
+	c, err := load()
+	if err != nil {
+		return nil, err
+	}
+	check, err := newCheckHandler()
+	if err != nil {
+		return nil, err
+	}
+	s, err := newService(c, load, stderr)
+	if err != nil {
+		return nil, err
+	}
+	s.server.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/check" {
+			check.ServeHTTP(w, r)
+			return
+		}
+		s.system.Proxy.ServeHTTP(w, r)
+	})
+	s.listeners, s.adminListen = listeners[:1], listeners[2]
+	return &demo{at: at, proxy: s, upstreamListen: listeners[1]}, nil
+}
+
+// run serves until ctx ends or a listener fails.
+func (d *demo) run(ctx context.Context) error {
+	upstream := &http.Server{Handler: &d.upstream, ReadHeaderTimeout: 10 * time.Second}
+	broken := make(chan error, 1)
+	go func() { broken <- upstream.Serve(d.upstreamListen) }()
+	failed := d.proxy.serve()
+
+	var err error
+	select {
+	case <-ctx.Done():
+	case err = <-failed:
+	case err = <-broken:
+	}
+	// The upstream goes last, as the proxy still sends it who waits.
+	d.proxy.drain(context.Background())
+	return errors.Join(err, upstream.Close())
+}
