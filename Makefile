@@ -10,7 +10,7 @@ STATICCHECK := go tool -modfile=tools/go.mod staticcheck
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## compile bin/shapeproxy
@@ -51,8 +51,14 @@ fuzz: ## run each fuzz target for FUZZTIME (30s)
 	done
 
 .PHONY: bench
-bench: ## run the benchmarks named by BENCH (.), COUNT (1) times each; compare two runs with benchstat
+bench: ## the Go benchmarks named by BENCH (.), COUNT (1) times each
 	go test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) ./...
+
+.PHONY: bench-peers
+bench-peers: ## departures, processor time and resends, beside NGINX and a plain ReverseProxy
+	go run ./bench accuracy
+	go run ./bench cpu
+	go run ./bench resend
 
 .PHONY: e2e
 e2e: ## a real access log through the proxy to a real nginx
