@@ -29,7 +29,9 @@ const Slack = 2 * time.Millisecond
 //
 // Time is an argument everywhere: nanoseconds since any epoch, from 0 to 2^62.
 // It may step: set back, a schedule waits for one interval more at most; set
-// forward, nothing leaves in a bunch. A Pace is a value without locks.
+// forward, nothing that waits leaves in a bunch. Every method takes note of a
+// clock set back; otherwise, those that answer a question change nothing. A
+// Pace is a value without locks.
 type Pace struct {
 	rate  limiter.Rate
 	burst int64
@@ -128,12 +130,15 @@ func (p *Pace) Adopt(now int64, rate limiter.Rate, burst int64) {
 }
 
 // paid is tat as seen at now. Nothing that left by now is paid for later than
-// a full burst from now, so a tat beyond says that the clock was set back.
+// a full burst from now, so a tat beyond says that the clock was set back, and
+// the schedule is set to that at once: corrected only when something leaves, it
+// would move along with every look, and nothing would leave until the clock is
+// where it was.
 func (p *Pace) paid(now int64) span {
-	if p.tat.ns <= now {
-		return p.tat
+	if p.tat.ns > now {
+		p.tat = p.tat.min(p.plus(span{ns: now}, p.intervals(p.burst)))
 	}
-	return p.tat.min(p.plus(span{ns: now}, p.intervals(p.burst)))
+	return p.tat
 }
 
 func (p *Pace) due(now int64) span {
