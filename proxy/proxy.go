@@ -305,6 +305,9 @@ func (x *exchange) timedOut() bool {
 // finalFields puts the proxy's own fields on the head of an answer.
 func (x *exchange) finalFields(h http.Header) {
 	WriteRateLimit(h, x.site.RateLimitHeaders, x.permit)
+	if _, ok := h["Content-Type"]; !ok {
+		h["Content-Type"] = nil // else net/http guesses one from the body
+	}
 	if x.body != nil && (len(x.r.TransferEncoding) > 0 || !x.r.ProtoAtLeast(1, 1)) {
 		// A chunked request that also had a Content-Length looks the same here
 		// as one that had not, and whoever sent it may disagree with us on

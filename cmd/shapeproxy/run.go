@@ -74,7 +74,7 @@ func runService(cmd *cobra.Command, c *config.Config, load func() (*config.Confi
 
 // stopOn drains the service; a second signal ends it at once.
 func (s *service) stopOn(sig os.Signal, signals <-chan os.Signal) error {
-	s.log.Info("stopping", "signal", sig.String(), "shutdown_timeout", s.shutdownTimeout())
+	s.log.Info("stopping", "signal", sig.String(), "shutdown_timeout", s.shutdownTimeout().String())
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	drained := make(chan struct{})

@@ -1,0 +1,329 @@
+package proxy
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/shapeproxy/shapeproxy/limiter"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// A recorder is an Observer that keeps what it was told.
+type recorder struct {
+	mu        sync.Mutex
+	events    []Event
+	decisions []limiter.Decision
+	came      chan struct{}
+}
+
+func newRecorder() *recorder { return &recorder{came: make(chan struct{}, 10_000)} }
+
+func (r *recorder) Decided(_ string, ds []limiter.Decision) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.decisions = append(r.decisions, ds...)
+}
+
+func (r *recorder) Done(e *Event) {
+	r.mu.Lock()
+	r.events = append(r.events, *e)
+	r.mu.Unlock()
+	r.came <- struct{}{}
+}
+
+// next waits for the next request to end.
+func (r *recorder) next(t *testing.T) Event {
+	t.Helper()
+	select {
+	case <-r.came:
+	case <-time.After(10 * time.Second):
+		t.Fatal("no request ended")
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e := r.events[0]
+	r.events = r.events[1:]
+	return e
+}
+
+// A front is a Proxy on a loopback port, or wherever its listener is.
+type front struct {
+	*recorder
+	proxy  *Proxy
+	addr   string
+	server *http.Server
+	cut    context.CancelCauseFunc
+}
+
+// anyone is the Client of a Site that trusts the peers in trusted.
+func anyone(trusted ...string) func(string, []string) (netip.Addr, bool) {
+	return func(remote string, xff []string) (netip.Addr, bool) {
+		ap, _ := netip.ParseAddrPort(remote)
+		for _, p := range trusted {
+			if netip.MustParsePrefix(p).Contains(ap.Addr()) {
+				return ap.Addr(), true
+			}
+		}
+		return ap.Addr(), false
+	}
+}
+
+func newFront(t *testing.T, site *Site) *front {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return serveOn(t, l, site)
+}
+
+func serveOn(t *testing.T, l net.Listener, site *Site) *front {
+	t.Helper()
+	f := &front{recorder: newRecorder(), addr: l.Addr().String()}
+	log := slog.New(slog.DiscardHandler)
+	f.proxy = New(f.recorder, log)
+	if site.Client == nil {
+		site.Client = anyone()
+	}
+	if err := site.Check(); err != nil {
+		t.Fatal(err)
+	}
+	f.proxy.Serve(site)
+	ctx, cut := context.WithCancelCause(context.Background())
+	f.cut = cut
+	f.server = NewServer(ctx, f.proxy, ServerOptions{ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 64 << 10}, log)
+	go f.server.Serve(l)
+	t.Cleanup(func() {
+		cut(context.Canceled)
+		f.server.Close()
+		f.proxy.Wait()
+		for _, r := range site.Routes {
+			r.Upstream.Close()
+		}
+	})
+	return f
+}
+
+// route is a Route of pattern to the address of an upstream.
+func route(pattern, address string, change ...func(*UpstreamOptions)) *Route {
+	o := UpstreamOptions{
+		Name: "up", Scheme: "http", Address: address, Host: address, SendHost: "upstream",
+		DialTimeout: 2 * time.Second, ResponseHeaderTimeout: 10 * time.Second, MaxIdleConns: 16, IdleConnTimeout: time.Minute,
+	}
+	for _, c := range change {
+		c(&o)
+	}
+	return &Route{Match: pattern, Pattern: pattern, Upstream: NewUpstream(o)}
+}
+
+// upstreamHTTP serves h until the test ends.
+func upstreamHTTP(t *testing.T, h http.Handler) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, Protocols: new(http.Protocols)}
+	s.Protocols.SetHTTP1(true)
+	s.Protocols.SetUnencryptedHTTP2(true)
+	go s.Serve(l)
+	t.Cleanup(func() { s.Close() })
+	return l.Addr().String()
+}
+
+// A rawUpstream speaks HTTP/1.1 by hand and keeps every byte that it gets.
+type rawUpstream struct {
+	addr string
+	mu   sync.Mutex
+	got  bytes.Buffer
+	hits int
+}
+
+// newRawUpstream answers each request on a connection with answer, after its
+// body by Content-Length or chunks. An answer of "" closes the connection.
+func newRawUpstream(t *testing.T, answer func(n int, head string) string) *rawUpstream {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := &rawUpstream{addr: l.Addr().String()}
+	var wg sync.WaitGroup
+	var conns sync.Map
+	wg.Add(1)
+	go func() {
+		defer wg.Done()
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			conns.Store(c, nil)
+			wg.Add(1)
+			go func() {
+				defer wg.Done()
+				defer c.Close()
+				u.serve(c, answer)
+			}()
+		}
+	}()
+	t.Cleanup(func() {
+		l.Close()
+		conns.Range(func(c, _ any) bool { c.(net.Conn).Close(); return true })
+		wg.Wait()
+	})
+	return u
+}
+
+func (u *rawUpstream) serve(c net.Conn, answer func(int, string) string) {
+	br := bufio.NewReader(io.TeeReader(c, locked{u}))
+	for {
+		var head strings.Builder
+		for {
+			line, err := br.ReadString('\n')
+			if err != nil {
+				return
+			}
+			head.WriteString(line)
+			if line == "\r\n" {
+				break
+			}
+		}
+		req, err := http.ReadRequest(bufio.NewReader(io.MultiReader(strings.NewReader(head.String()), br)))
+		u.mu.Lock()
+		u.hits++
+		n := u.hits
+		u.mu.Unlock()
+		if err == nil && req.ContentLength != 0 {
+			if _, err := io.Copy(io.Discard, req.Body); err != nil {
+				return
+			}
+		}
+		a := answer(n, head.String())
+		if a == "" {
+			return
+		}
+		if _, err := io.WriteString(c, a); err != nil {
+			return
+		}
+	}
+}
+
+type locked struct{ u *rawUpstream }
+
+func (l locked) Write(p []byte) (int, error) {
+	l.u.mu.Lock()
+	defer l.u.mu.Unlock()
+	return l.u.got.Write(p)
+}
+
+func (u *rawUpstream) bytes() string {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.got.String()
+}
+
+func (u *rawUpstream) count() int {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.hits
+}
+
+const ok200 = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+func always(answer string) func(int, string) string {
+	return func(int, string) string { return answer }
+}
+
+// raw sends bytes on a new connection and returns all that comes back until
+// the other side closes, or for half a second of silence.
+func (f *front) raw(t *testing.T, send string) string {
+	t.Helper()
+	c, err := net.Dial("tcp", f.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := io.WriteString(c, send); err != nil {
+		t.Fatal(err)
+	}
+	return readUntilQuiet(c)
+}
+
+func readUntilQuiet(c net.Conn) string {
+	var got []byte
+	buf := make([]byte, 64<<10)
+	for {
+		c.SetReadDeadline(time.Now().Add(500 * time.Millisecond))
+		n, err := c.Read(buf)
+		got = append(got, buf[:n]...)
+		if err != nil {
+			return string(got)
+		}
+	}
+}
+
+// get sends one request by hand and reads one answer.
+func (f *front) get(t *testing.T, method, target string, fields ...string) *http.Response {
+	t.Helper()
+	c, err := net.Dial("tcp", f.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	c.SetDeadline(time.Now().Add(10 * time.Second))
+	host := "Host: front.test\r\n"
+	for _, field := range fields {
+		if strings.HasPrefix(field, "Host:") {
+			host = ""
+		}
+	}
+	fmt.Fprintf(c, "%s %s HTTP/1.1\r\n%s%s\r\n", method, target, host, lines(fields))
+	res, err := http.ReadResponse(bufio.NewReader(c), &http.Request{Method: method})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res
+}
+
+func lines(fields []string) string {
+	var b strings.Builder
+	for _, f := range fields {
+		b.WriteString(f + "\r\n")
+	}
+	return b.String()
+}
+
+func body(t *testing.T, res *http.Response) string {
+	t.Helper()
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// originForm is a request as net/http hands it over, or nil for a target that
+// it refuses.
+func originForm(host, target string) *http.Request {
+	r, err := http.ReadRequest(bufio.NewReader(strings.NewReader("GET " + target + " HTTP/1.1\r\nHost: " + host + "\r\n\r\n")))
+	if err != nil {
+		return nil
+	}
+	return r
+}
