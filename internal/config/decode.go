@@ -85,7 +85,7 @@ func (t *table) finish() {
 			t.bad(key, "unknown key beside %q; remove it", meant)
 		case meant != "":
 			t.bad(key, "unknown key; did you mean %q?", meant)
-		case isTable && len(t.path) == 2:
+		case isTable && len(t.path) == 2 && !strings.HasPrefix(t.path[1], "["):
 			t.bad(key, "unknown table; for a name with a dot write [%s.%q]", t.path[0], t.path[1]+"."+key)
 		default:
 			t.bad(key, "unknown key; %s takes %s", t.what, allOf(t.fields))
@@ -156,43 +156,54 @@ func (t *table) text(key, form string, use func(string) error) {
 	}
 }
 
-// texts reads a list of strings, and one string as a list of one.
-func (t *table) texts(key, form string) (list []text, ok bool) {
+// texts reads a list of strings, or one string alone where that is accepted. It
+// reports whether the field is there and holds nothing else.
+func (t *table) texts(key, form string, alone bool) (list []text, ok bool) {
 	v, ok := t.take(key)
 	if !ok {
 		return nil, false
 	}
-	if s, isString := v.(string); isString {
-		x, ok := t.d.expand(s, t.at(key))
+	if s, isString := v.(string); isString && alone {
+		x, set := t.d.expand(s, t.at(key))
+		if !set {
+			return nil, false
+		}
 		t.masked[key] = x.value != x.raw
-		return []text{x}, ok
+		return []text{x}, true
+	} else if isString {
+		t.bad(key, "must be a list; write %s = [%q]", key, s)
+		return nil, false
 	}
 	values, isList := v.([]any)
 	if !isList {
-		t.bad(key, "must be a list of %s, not %s", form, kindOf(v))
+		t.bad(key, "must be a list of strings, each %s, not %s", form, kindOf(v))
 		return nil, false
 	}
 	for i, v := range values {
 		path := t.at(key, element(i))
 		s, isString := v.(string)
 		if !isString {
-			t.d.problem(path, "must be a list of %s, and holds %s", form, kindOf(v))
+			t.d.problem(path, "must be a list of strings, each %s, and holds %s", form, kindOf(v))
 			ok = false
 			continue
 		}
 		x, set := t.d.expand(s, path)
+		if !set {
+			ok = false
+			continue
+		}
 		t.masked[key] = t.masked[key] || x.value != x.raw
-		list, ok = append(list, x), ok && set
+		list = append(list, x)
 	}
 	return list, ok
 }
 
 // each hands over every element of a list of strings. It reports whether the
 // field is there and all of them are in order.
-func (t *table) each(key, form string, use func(string) error) bool {
-	list, ok := t.texts(key, form)
+func (t *table) each(key, form string, alone bool, use func(string) error) bool {
+	list, ok := t.texts(key, form, alone)
 	for _, x := range list {
-		if err := use(x.value); ok && err != nil {
+		if err := use(x.value); err != nil {
 			t.d.invalid(x, form, err)
 			ok = false
 		}
@@ -275,7 +286,7 @@ func (t *table) duration(key string, dst *time.Duration) {
 	t.quantity(key, `a duration such as "30s"`, func(s string) error {
 		d, err := limiter.ParseDuration(s)
 		if err == nil && d <= 0 {
-			err = errors.New("must be above zero")
+			err = errors.New("must be above zero; write a duration such as \"30s\"")
 		}
 		if err == nil {
 			*dst = d
@@ -284,11 +295,14 @@ func (t *table) duration(key string, dst *time.Duration) {
 	})
 }
 
-func (t *table) size(key string, dst *int64, least int64) {
+func (t *table) size(key string, dst *int64, least, most int64) {
 	t.quantity(key, `a size such as "64KiB"`, func(s string) error {
 		n, err := parseSize(s)
 		if err == nil && n < least {
 			err = fmt.Errorf("must be at least %s", formatSize(least))
+		}
+		if err == nil && n > most {
+			err = fmt.Errorf("must be at most %s", formatSize(most))
 		}
 		if err == nil {
 			*dst = n
@@ -354,7 +368,11 @@ func (t *table) named(key, what string) []*table {
 	var list []*table
 	for n, v := range parent.values {
 		values, isTable := v.(map[string]any)
+		_, isList := v.([]map[string]any)
 		switch {
+		case isList:
+			parent.bad(n, "is one table, not a list; write [%s]", toml.Key(parent.at(n)))
+			continue
 		case !isTable:
 			parent.bad(n, "is outside of any table; write [%s.NAME] above it, with a name of your choice", key)
 			continue

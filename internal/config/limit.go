@@ -32,13 +32,19 @@ var (
 
 func (d *decoder) limit(t *table) Limit {
 	l := defaultLimit(t.name())
-	before := len(d.problems)
+	// Until the file's values are known, harmless ones stand for what is
+	// required, so that one that is missing or wrong does not hide what is wrong
+	// with another.
+	l.Rate, l.Limit, l.Window = limiter.Rate{Count: 1, Per: time.Second}, 1, time.Second
 	t.algorithm(&l.Algorithm)
-	t.quantity("rate", `a rate such as "10/s"`, func(s string) (err error) {
-		l.Rate, err = limiter.ParseRate(s)
+	t.quantity("rate", `a rate such as "10/s"`, func(s string) error {
+		r, err := limiter.ParseRate(s)
+		if err == nil {
+			l.Rate = r
+		}
 		return err
 	})
-	// Zero and below are left to the limiter's own rule.
+	// What is too small or too large is the limiter's own rule.
 	t.count("burst", &l.Burst, math.MinInt64, math.MaxInt64)
 	t.int("queue", &l.Queue, 0, math.MaxInt32)
 	t.duration("max_wait", &l.MaxWait)
@@ -54,22 +60,23 @@ func (d *decoder) limit(t *table) Limit {
 
 	switch {
 	case l.Algorithm == "":
+		return l
 	case l.Algorithm.Windowed():
 		t.refuse(bucketFields, l.Algorithm, windowFields)
 		t.require("limit", "100")
 		t.require("window", `"1m"`)
+		l.Rate, l.Burst, l.Queue, l.MaxWait = limiter.Rate{}, 0, 0, 0
 	default:
 		t.refuse(windowFields, l.Algorithm, bucketFields)
 		t.require("rate", `"10/s"`)
-		d.queue(t, &l)
+		t.queue(&l)
+		l.Limit, l.Window = 0, 0
 	}
-	if l.Algorithm != "" && len(d.problems) == before {
-		policy := limiter.Policy{Name: l.Name, Algorithm: l.Algorithm, Rate: l.Rate, Burst: l.Burst, Limit: l.Limit, Window: l.Window}
-		if err := policy.Validate(); err != nil {
-			// The limiter's sentences begin with the field.
-			field, text, _ := strings.Cut(err.Error(), " ")
-			t.bad(field, "%s", text)
-		}
+	policy := limiter.Policy{Name: l.Name, Algorithm: l.Algorithm, Rate: l.Rate, Burst: l.Burst, Limit: l.Limit, Window: l.Window}
+	if err := policy.Validate(); err != nil {
+		// The limiter's sentences begin with the field.
+		field, text, _ := strings.Cut(err.Error(), " ")
+		t.bad(field, "%s", text)
 	}
 	return l
 }
@@ -79,7 +86,7 @@ func (t *table) algorithm(dst *limiter.Algorithm) {
 	for i, a := range limiter.Algorithms {
 		words[i] = string(a)
 	}
-	t.require("algorithm", "one of "+oneOf(quoted(words)))
+	t.require("algorithm", oneOf(quoted(words)))
 	var word string
 	t.word("algorithm", &word, words...)
 	*dst = limiter.Algorithm(word)
@@ -100,7 +107,7 @@ func (t *table) refuse(fields []string, a limiter.Algorithm, instead []string) {
 
 // queue checks the fields that depend on there being a queue, and sets the
 // default of max_wait.
-func (d *decoder) queue(t *table, l *Limit) {
+func (t *table) queue(l *Limit) {
 	switch {
 	case l.Queue == 0 && t.has("max_wait") && !t.notInt("queue"):
 		t.bad("max_wait", "has no effect without a queue; write queue = N for how many may wait, or remove it")
@@ -121,7 +128,7 @@ func (t *table) notInt(key string) bool {
 // key reads what is counted separately: one word, or a list of them.
 func (t *table) key(dst *identity.Key) {
 	form := `"global", "client-ip", "host", "route", "header:NAME", "cookie:NAME", "query:NAME", "path:NAME" or a list of these`
-	list, ok := t.texts("key", form)
+	list, ok := t.texts("key", form, true)
 	if !ok {
 		return
 	}

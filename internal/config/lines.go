@@ -67,6 +67,11 @@ func (x *lineIndex) keys(n *unstable.Node, parent []string, newElement bool) []s
 }
 
 func (x *lineIndex) value(n *unstable.Node, path []string) {
+	// No field lies deeper, and a file of brackets must not make us work for
+	// each of them.
+	if len(path) > 8 {
+		return
+	}
 	i := 0
 	for it := n.Children(); it.Next(); {
 		switch child := it.Node(); {

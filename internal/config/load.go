@@ -93,8 +93,10 @@ func (d *decoder) config(root *table) *Config {
 		c.Limits = append(c.Limits, l)
 		names.limits[t.name()] = &limitTable{t, l}
 	}
-	c.Routes = d.routes(root.subs("route", "a route", "[[route]] above each"), names)
-	if !root.has("route") {
+	before := len(d.problems)
+	tables := root.subs("route", "a route", "[[route]] above each")
+	c.Routes = d.routes(tables, names)
+	if len(tables) == 0 && len(d.problems) == before {
 		d.problem([]string{"route"}, "there is none, so nothing would be forwarded; add [[route]] with match = \"/\" and upstream = \"NAME\"")
 	}
 	root.finish()

@@ -44,5 +44,7 @@ func (p Problems) Error() string {
 }
 
 func (p Problems) sort() {
-	slices.SortStableFunc(p, func(a, b Problem) int { return cmp.Compare(a.Line, b.Line) })
+	slices.SortFunc(p, func(a, b Problem) int {
+		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Key, b.Key), cmp.Compare(a.Text, b.Text))
+	})
 }

@@ -51,12 +51,12 @@ func (d *decoder) route(t *table, names *defined) Route {
 	t.require("upstream", `"NAME"`)
 	t.text("upstream", "the name of an upstream", func(s string) error {
 		r.Upstream = s
-		return defined1("upstream", s, known)
+		return undefined("upstream", s, known)
 	})
 	wildcards := wildcardNames(r.Pattern)
 	limits := slices.Sorted(maps.Keys(names.limits))
-	t.each("limits", "the names of limits", func(s string) error {
-		if err := defined1("limit", s, limits); err != nil {
+	t.each("limits", "the name of a limit", false, func(s string) error {
+		if err := undefined("limit", s, limits); err != nil {
 			return err
 		}
 		if slices.Contains(r.Limits, s) {
@@ -69,7 +69,7 @@ func (d *decoder) route(t *table, names *defined) Route {
 		return nil
 	})
 	t.text("strip_prefix", `the start of a path such as "/v1"`, func(s string) error {
-		r.StripPrefix = strings.TrimSuffix(s, "/")
+		r.StripPrefix = strings.TrimRight(s, "/")
 		switch {
 		case !strings.HasPrefix(s, "/"):
 			return fmt.Errorf("%q must start with \"/\"; write %q", s, "/"+s)
@@ -82,14 +82,14 @@ func (d *decoder) route(t *table, names *defined) Route {
 		}
 		return nil
 	})
-	t.size("max_body_bytes", &r.MaxBodyBytes, 1)
+	t.size("max_body_bytes", &r.MaxBodyBytes, 1, 1<<53)
 	t.duration("timeout", &r.Timeout)
 	t.finish()
 	return r
 }
 
-// defined1 says that a name is not among those defined.
-func defined1(what, name string, known []string) error {
+// undefined says that a name is not among those known; nil if it is.
+func undefined(what, name string, known []string) error {
 	if slices.Contains(known, name) {
 		return nil
 	}
@@ -120,8 +120,8 @@ func normalPattern(s string) (string, error) {
 		return "", fmt.Errorf("%s is never forwarded; choose another method, or leave it out", method)
 	case strings.HasSuffix(host, ":") && strings.HasPrefix(p, "//"):
 		return "", fmt.Errorf("a pattern has no scheme; write %q", strings.TrimLeft(p, "/"))
-	case host != "" && checkHost(strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")) != nil:
-		return "", checkHost(host)
+	case checkPatternHost(host) != nil:
+		return "", checkPatternHost(host)
 	case strings.ContainsAny(p, "?#"):
 		return "", errors.New("a pattern has no query or fragment; routes are chosen by method, host and path alone")
 	}
@@ -146,6 +146,21 @@ func normalPattern(s string) (string, error) {
 		return "", fmt.Errorf("%q is not a pattern: %s; write [METHOD ][HOST]/PATH, such as \"/v1/{id}\"", s, fault)
 	}
 	return pattern, nil
+}
+
+// checkPatternHost wants the form of identity.NormalHost, but for letter case.
+func checkPatternHost(host string) error {
+	inner, bracketed := strings.CutPrefix(host, "[")
+	inner, closed := strings.CutSuffix(inner, "]")
+	switch {
+	case host == "":
+		return nil
+	case strings.Contains(host, ":") && literal(host):
+		return fmt.Errorf("%q: write an IPv6 address in brackets", host)
+	case bracketed && closed && strings.Contains(inner, ":") && literal(inner):
+		return nil
+	}
+	return checkHost(host)
 }
 
 // register returns what the mux says of a pattern that it does not take.

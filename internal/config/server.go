@@ -17,8 +17,12 @@ import (
 	"github.com/shapeproxy/shapeproxy/internal/identity"
 )
 
-// Some values of the server have a floor: below it, ordinary clients fail.
-const minHeaderBytes = 4 << 10
+// Below the one, ordinary clients fail; above the other, one client can fill the
+// memory.
+const (
+	minHeaderBytes = 4 << 10
+	maxHeaderBytes = 1 << 30
+)
 
 func defaultServer() Server {
 	return Server{
@@ -39,7 +43,7 @@ var rateLimitHeaders = []string{"ietf", "ietf-03", "x-ratelimit", "github", "sho
 func (d *decoder) server(t *table) Server {
 	s := defaultServer()
 	var listen []string
-	if t.each("listen", listenForm, func(entry string) error {
+	if t.each("listen", listenForm, true, func(entry string) error {
 		a, err := parseListen(entry)
 		if err == nil && slices.Contains(listen, a) && !strings.HasSuffix(a, ":0") {
 			err = fmt.Errorf("%q stands twice; remove one", entry)
@@ -57,14 +61,11 @@ func (d *decoder) server(t *table) Server {
 	t.duration("read_header_timeout", &s.ReadHeaderTimeout)
 	t.duration("idle_timeout", &s.IdleTimeout)
 	headerBytes := int64(s.MaxHeaderBytes)
-	t.size("max_header_bytes", &headerBytes, minHeaderBytes)
-	if headerBytes > 1<<30 {
-		t.bad("max_header_bytes", "must be at most 1GiB")
-	}
+	t.size("max_header_bytes", &headerBytes, minHeaderBytes, maxHeaderBytes)
 	s.MaxHeaderBytes = int(headerBytes)
 	t.duration("shutdown_timeout", &s.ShutdownTimeout)
 	var families []string
-	if t.each("ratelimit_headers", "the names of header families, such as \"ietf\"", func(w string) error {
+	if t.each("ratelimit_headers", "the name of a family of headers, such as \"ietf\"", false, func(w string) error {
 		if !slices.Contains(rateLimitHeaders, w) {
 			return fmt.Errorf("%q is not a family of headers; %s", w, didYouMean(w, rateLimitHeaders))
 		}
@@ -83,7 +84,7 @@ func (d *decoder) server(t *table) Server {
 // trust reads a list of addresses and CIDRs.
 func (t *table) trust(key string, dst *identity.Trust) {
 	var entries []string
-	if t.each(key, `addresses or CIDRs such as "10.0.0.0/8"`, func(entry string) error {
+	if t.each(key, `an address or a CIDR such as "10.0.0.0/8"`, false, func(entry string) error {
 		_, err := identity.ParseTrust([]string{entry})
 		entries = append(entries, entry)
 		return err
@@ -104,16 +105,17 @@ func (d *decoder) admin(t *table, public []string) Admin {
 		}
 		return err
 	})
+	before := len(d.problems)
 	t.text("token_file", "the path of a file", func(file string) (err error) {
 		if file != "" {
 			a.Token, err = d.token(t, file)
 		}
 		return err
 	})
-	if s, _ := t.values["token_file"].(string); s == "" && a.Listen != "" && !localAddress(a.Listen) {
+	if a.Token == "" && len(d.problems) == before && a.Listen != "" && !localAddress(a.Listen) {
 		t.bad("listen", "can be reached from other machines, so it needs a token; set token_file, or listen on 127.0.0.1 or unix:/path")
 	}
-	t.each("hosts", `host names such as "proxy.example.com"`, func(h string) error {
+	t.each("hosts", `a host name such as "proxy.example.com"`, false, func(h string) error {
 		if err := checkHost(h); err != nil {
 			return err
 		}
@@ -192,12 +194,12 @@ func (d *decoder) tls(t *table, set bool) TLS {
 func (d *decoder) certificate(t *table, c Certificate) {
 	pair, err := tls.LoadX509KeyPair(c.Cert, c.Key)
 	if err != nil {
-		key, missing := "cert", (*os.PathError)(nil)
-		if errors.As(err, &missing) && missing.Path == c.Key && c.Key != c.Cert {
-			key = "key"
+		key, value := "cert", c.Cert
+		if unread := (*os.PathError)(nil); errors.As(err, &unread) && unread.Path == c.Key {
+			key, value = "key", c.Key
 		}
 		raw, _ := t.values[key].(string)
-		d.invalid(text{map[string]string{"cert": c.Cert, "key": c.Key}[key], raw, t.at(key)},
+		d.invalid(text{value, raw, t.at(key)},
 			"PEM files of a certificate chain and its private key",
 			fmt.Errorf("cannot be used: %s; name PEM files of a certificate chain and its private key", oneLine(err.Error())))
 		return

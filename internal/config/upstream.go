@@ -48,17 +48,8 @@ func (d *decoder) upstream(t *table, own []string) Upstream {
 		return nil
 	})
 	t.text("host", `"upstream", "client" or a host name`, func(s string) error {
-		if s != "upstream" && s != "client" {
-			h, port, err := net.SplitHostPort(s)
-			if err != nil {
-				h, port = s, "1"
-			}
-			if _, err := strconv.ParseUint(port, 10, 16); err != nil || checkHost(strings.Trim(h, "[]")) != nil {
-				return fmt.Errorf("%q is not a host; write \"upstream\", \"client\" or a name such as \"api.example.com\"", s)
-			}
-		}
 		u.SendHost = s
-		return nil
+		return checkSendHost(s)
 	})
 	t.duration("dial_timeout", &u.DialTimeout)
 	t.duration("response_header_timeout", &u.ResponseHeaderTimeout)
@@ -67,6 +58,25 @@ func (d *decoder) upstream(t *table, own []string) Upstream {
 	u.SetHeaders = d.headers(t.sub("set_headers", "set_headers"))
 	t.finish()
 	return u
+}
+
+func checkSendHost(s string) error {
+	words := []string{"upstream", "client"}
+	if slices.Contains(words, s) {
+		return nil
+	}
+	h, port, err := net.SplitHostPort(s)
+	if err != nil {
+		h, port = s, "80"
+	}
+	_, err = strconv.ParseUint(port, 10, 16)
+	switch meant := near(s, words); {
+	case meant != "":
+		return fmt.Errorf("%q is not known here; did you mean %q?", s, meant)
+	case err != nil || checkHost(strings.Trim(h, "[]")) != nil:
+		return fmt.Errorf("%q is not a host; write \"upstream\", \"client\" or a name such as \"api.example.com\"", s)
+	}
+	return nil
 }
 
 // parseURL fills in where the upstream is. Its errors do not quote the URL,
@@ -106,7 +116,9 @@ func (u *Upstream) parseURL(s string) error {
 		return errors.New("a fragment does not belong into the URL; remove \"#\" and what follows")
 	case parsed.Opaque != "" || parsed.Hostname() == "":
 		return fmt.Errorf("has no host; write %s", urlForm)
-	case checkHost(parsed.Hostname()) != nil:
+	case strings.HasSuffix(parsed.Host, ":"):
+		return errors.New("lacks a port after the colon; write one, or remove the colon")
+	case checkHost(strings.TrimSuffix(parsed.Hostname(), ".")) != nil:
 		return errors.New("its host is not a name or an address")
 	}
 	port := cmp.Or(parsed.Port(), map[string]string{"https": "443"}[parsed.Scheme], "80")
@@ -131,16 +143,23 @@ func (u *Upstream) reaches(listen string) bool {
 	}
 	lHost, lPort, err := net.SplitHostPort(listen)
 	uHost, uPort, _ := net.SplitHostPort(strings.ToLower(u.Address))
-	if err != nil || lPort != uPort {
+	switch {
+	case err != nil || lPort != uPort:
 		return false
-	}
-	if uHost == lHost {
+	case sameHost(uHost, lHost):
 		return true
+	case unspecified(lHost):
+		return loopback(uHost) || unspecified(uHost)
+	case unspecified(uHost): // dialling it reaches this machine
+		return loopback(lHost)
 	}
-	// Dialling 0.0.0.0 or :: reaches this machine, as does any loopback
-	// address for a listener on all addresses.
-	uHere := loopback(uHost) || unspecified(uHost)
-	return uHere && (loopback(lHost) && (!literal(uHost) || !literal(lHost) || unspecified(uHost)) || unspecified(lHost))
+	return loopback(uHost) && loopback(lHost) && (uHost == "localhost" || lHost == "localhost")
+}
+
+func sameHost(a, b string) bool {
+	x, errX := netip.ParseAddr(a)
+	y, errY := netip.ParseAddr(b)
+	return a == b || errX == nil && errY == nil && x.Unmap() == y.Unmap()
 }
 
 func unspecified(host string) bool {

@@ -1,0 +1,237 @@
+package config
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/shapeproxy/shapeproxy/internal/identity"
+	"github.com/shapeproxy/shapeproxy/limiter"
+)
+
+// Explain says in words what the configuration does: what each limit lets
+// through and where it applies, then the routes, then the warnings. It names no
+// header's value and no path of an upstream, as these may be secret.
+func (c *Config) Explain() string {
+	var b strings.Builder
+	for _, l := range c.Limits {
+		fmt.Fprintf(&b, "limit %s (%s)\n", l.Name, l.form())
+		for _, line := range l.explain(c.Server.IPv6Prefix) {
+			fmt.Fprintf(&b, "  %s\n", line)
+		}
+		fmt.Fprintf(&b, "  used by: %s\n\n", cmp.Or(strings.Join(c.users(l.Name), ", "), "no route"))
+	}
+	for _, r := range c.Routes {
+		fmt.Fprintf(&b, "route %s\n", r.Match)
+		for _, line := range c.explainRoute(r) {
+			fmt.Fprintf(&b, "  %s\n", line)
+		}
+		b.WriteByte('\n')
+	}
+	fmt.Fprintf(&b, "listening on %s, with %s\n", strings.Join(c.Server.Listen, ", "), c.TLS.words())
+	fmt.Fprintf(&b, "admin: %s\n", c.Admin.words())
+	if trusted := c.Server.TrustedProxies; trusted.Empty() {
+		b.WriteString("X-Forwarded-For is believed from nobody: behind a load balancer, set trusted_proxies\n")
+	} else {
+		fmt.Fprintf(&b, "X-Forwarded-For is believed from %s\n", trusted)
+	}
+	for _, w := range c.Warnings {
+		fmt.Fprintf(&b, "warning: %s\n", w)
+	}
+	return b.String()
+}
+
+func (l Limit) form() string {
+	if l.Queue > 0 {
+		return string(l.Algorithm) + " with queue"
+	}
+	return string(l.Algorithm)
+}
+
+func (l Limit) explain(ipv6Prefix int) []string {
+	lines := []string{l.passes(), l.counts(ipv6Prefix)}
+	if named := slices.ContainsFunc(l.Key.Parts(), func(p identity.Part) bool { return p.Name != "" }); named {
+		lines = append(lines, map[string]string{
+			"shared": "requests without it are counted together, as one",
+			"skip":   "requests without it are not limited here",
+			"reject": "requests without it are refused with 400",
+		}[l.MissingKey])
+	}
+	if !l.Exempt.Empty() {
+		lines = append(lines, "not asked for clients in "+l.Exempt.String())
+	}
+	refused := fmt.Sprintf("what is refused gets %d", l.Status)
+	if l.DryRun {
+		refused = "dry run: everything passes at once; decisions are only counted and logged"
+	}
+	return append(lines, refused)
+}
+
+// passes is what the limit lets through.
+func (l Limit) passes() string {
+	if l.Algorithm.Windowed() {
+		n, window := requests(l.Limit), limiter.FormatDuration(l.Window)
+		switch l.Algorithm {
+		case limiter.FixedWindow:
+			return fmt.Sprintf("%s in each %s window, windows aligned to UTC; around a boundary twice as many can pass within %s", n, window, window)
+		case limiter.SlidingWindowLog:
+			return fmt.Sprintf("%s in any %s, exactly; each is remembered for %s", n, window, window)
+		}
+		return fmt.Sprintf("%s in any %s, estimated: the window before counts by the share of it that is not over", n, window)
+	}
+	each := "one each " + interval(l.Rate)
+	if l.Algorithm == limiter.LeakyBucket && l.Queue > 0 {
+		return fmt.Sprintf("%s, %s; %s", perUnit(l.Rate), each, l.waits())
+	}
+	text := fmt.Sprintf("%s: at most %d at once, then %s", perUnit(l.Rate), l.Burst, each)
+	if l.Queue > 0 {
+		return text + "; " + l.waits()
+	}
+	return text + "; what comes sooner is refused"
+}
+
+// waits says how many may wait and for how long: the last of a full queue, or
+// no longer than max_wait.
+func (l Limit) waits() string {
+	// Floats, as the longest queue at the slowest rate would take longer than
+	// a Duration can say.
+	last := float64(l.Queue) * float64(l.Rate.Per) / float64(l.Rate.Count)
+	maxWait := limiter.FormatDuration(l.MaxWait)
+	if last <= float64(l.MaxWait) {
+		return fmt.Sprintf("%d may wait up to %s (max_wait %s)", l.Queue, round(time.Duration(last)), maxWait)
+	}
+	places := int64(float64(l.MaxWait) / float64(l.Rate.Per) * float64(l.Rate.Count))
+	return fmt.Sprintf("%d may wait up to %s (max_wait), which only %d of them can keep to at this rate; the others are refused at once", l.Queue, maxWait, places)
+}
+
+// counts says what is counted separately.
+func (l Limit) counts(ipv6Prefix int) string {
+	parts := l.Key.Parts()
+	if len(parts) == 0 {
+		return "all requests are counted together"
+	}
+	words := make([]string, len(parts))
+	for i, p := range parts {
+		switch p.Kind {
+		case identity.ClientIP:
+			words[i] = fmt.Sprintf("client address (IPv6 by /%d)", ipv6Prefix)
+		case identity.Host:
+			words[i] = "host asked for"
+		case identity.Route:
+			words[i] = "route"
+		case identity.Header:
+			words[i] = "value of the header " + p.Name
+		case identity.Cookie:
+			words[i] = "value of the cookie " + p.Name
+		case identity.Query:
+			words[i] = "value of the query parameter " + p.Name
+		case identity.Path:
+			words[i] = "{" + p.Name + "} in the path"
+		}
+	}
+	text := "separately for each " + allOf(words)
+	if len(words) > 1 {
+		text = "separately for each combination of " + allOf(words)
+	}
+	return fmt.Sprintf("%s; at most %d remembered", text, l.MaxKeys)
+}
+
+func (c *Config) users(limit string) []string {
+	var list []string
+	for _, r := range c.Routes {
+		if slices.Contains(r.Limits, limit) {
+			list = append(list, r.Match)
+		}
+	}
+	return list
+}
+
+func (c *Config) explainRoute(r Route) []string {
+	u := c.Upstreams[slices.IndexFunc(c.Upstreams, func(u Upstream) bool { return u.Name == r.Upstream })]
+	at := u.Scheme + "://" + u.Host
+	if u.UnixSocket != "" {
+		at = identity.UnixWord + u.UnixSocket
+	}
+	lines := []string{fmt.Sprintf("to %s (%s)", u.Name, at), "not limited"}
+	if len(r.Limits) > 0 {
+		lines[1] = "limited by " + allOf(r.Limits)
+	}
+	if r.StripPrefix != "" {
+		lines = append(lines, "without the prefix "+r.StripPrefix)
+	}
+	if r.MaxBodyBytes > 0 {
+		lines = append(lines, "request bodies of at most "+formatSize(r.MaxBodyBytes))
+	}
+	if r.Timeout > 0 {
+		lines = append(lines, fmt.Sprintf("answers end within %s of the release", limiter.FormatDuration(r.Timeout)))
+	}
+	if len(u.SetHeaders) > 0 {
+		names := make([]string, len(u.SetHeaders))
+		for i, h := range u.SetHeaders {
+			names[i] = h.Name
+		}
+		lines = append(lines, "sets "+allOf(names))
+	}
+	return lines
+}
+
+func (t TLS) words() string {
+	switch n := len(t.Certificates); n {
+	case 0:
+		return "plain HTTP"
+	case 1:
+		return "TLS and 1 certificate"
+	default:
+		return fmt.Sprintf("TLS and %d certificates", n)
+	}
+}
+
+func (a Admin) words() string {
+	switch {
+	case a.Listen == "":
+		return "off"
+	case a.Token == "":
+		return a.Listen + ", without a token"
+	}
+	return a.Listen + ", with a token"
+}
+
+// perUnit is a rate in words: "10 requests a second", "100 requests in 7s".
+func perUnit(r limiter.Rate) string {
+	n, unit, _ := strings.Cut(r.String(), "/")
+	count, _ := strconv.ParseInt(n, 10, 64)
+	if word := map[string]string{"s": "a second", "m": "a minute", "h": "an hour", "d": "a day"}[unit]; word != "" {
+		return requests(count) + " " + word
+	}
+	return requests(count) + " in " + unit
+}
+
+func requests(n int64) string {
+	if n == 1 {
+		return "1 request"
+	}
+	return strconv.FormatInt(n, 10) + " requests"
+}
+
+// interval is the time between two requests, in a few digits.
+func interval(r limiter.Rate) string {
+	d := r.Per / time.Duration(r.Count)
+	if text := limiter.FormatDuration(d); r.Per%time.Duration(r.Count) == 0 && text == round(d) {
+		return text
+	}
+	return "about " + round(d)
+}
+
+// round shows a duration to a thousandth of its unit.
+func round(d time.Duration) string {
+	switch {
+	case d >= time.Second:
+		d = d.Round(time.Millisecond)
+	case d >= time.Millisecond:
+		d = d.Round(time.Microsecond)
+	}
+	return limiter.FormatDuration(d)
+}
