@@ -82,7 +82,7 @@ func TestCheckFiveThenRefused(t *testing.T) {
 				if w, v := c.ask("192.0.2.1", string(tt.algo)); w.Code != 429 {
 					t.Errorf("just before Retry-After: %d %+v", w.Code, v)
 				}
-				time.Sleep(1)
+				time.Sleep(time.Nanosecond)
 				passed := 0
 				for w, _ := c.ask("192.0.2.1", string(tt.algo)); w.Code == 200; w, _ = c.ask("192.0.2.1", string(tt.algo)) {
 					passed++

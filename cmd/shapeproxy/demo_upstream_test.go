@@ -46,7 +46,7 @@ func TestFragileUpstreamBreaks(t *testing.T) {
 		if got := statuses(u, 1, 0); got[503] != 1 {
 			t.Errorf("just before its outage ends: %v", got)
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		if got := statuses(u, 12, 0); got[200] != 12 {
 			t.Errorf("after its outage: %v", got)
 		}
