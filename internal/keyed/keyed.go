@@ -130,13 +130,24 @@ func (m *Map[V]) EachLocked(f func(*V) (keep bool)) {
 // beyond it. Pinned states stay, and no key is added while they are too many.
 func (m *Map[V]) ResizeLocked(max int, now int64) {
 	m.setMax(max)
-	for dropped := true; dropped; {
-		dropped = false
-		for i := range m.shards {
-			if m.n.Load() <= m.max {
-				return
+	// From the fullest shards first, so that each keeps its best; when those
+	// have only Pinned ones, from any.
+	for fair := true; ; fair = false {
+		for dropped := true; dropped; {
+			dropped = false
+			for i := range m.shards {
+				s := &m.shards[i]
+				n := m.n.Load()
+				if n <= m.max {
+					return
+				}
+				if !fair || int64(s.n*len(m.shards)) >= n {
+					dropped = s.drop(now, true) || dropped
+				}
 			}
-			dropped = m.shards[i].drop(now, true) || dropped
+		}
+		if !fair {
+			return
 		}
 	}
 }
