@@ -14,7 +14,7 @@ help: ## list the targets
 
 .PHONY: build
 build: ## compile bin/shapeproxy
-	go build -trimpath -o $(BIN) ./cmd/shapeproxy
+	CGO_ENABLED=0 go build -trimpath -o $(BIN) ./cmd/shapeproxy
 
 .PHONY: run
 run: build ## start the demo: a fragile upstream, the proxy before it, the live page
