@@ -95,7 +95,7 @@ func ParseRate(s string) (Rate, error) {
 }
 
 // String is the rate in the form that ParseRate reads, in the smallest
-// unit that needs no fraction: "10/s", "6/m", "100/7s".
+// unit that needs no fraction: "10/s", "6/m", "3/7s".
 func (r Rate) String() string {
 	if r.Count <= 0 || r.Per <= 0 {
 		return "0"
