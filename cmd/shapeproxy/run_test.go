@@ -1,0 +1,499 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestMain lets the test binary be shapeproxy itself, so that tests can send
+// signals to a process of their own.
+func TestMain(m *testing.M) {
+	if os.Getenv("SHAPEPROXY_TEST_MAIN") == "1" {
+		os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
+	}
+	os.Exit(m.Run())
+}
+
+// A process is a running shapeproxy.
+type process struct {
+	cmd    *exec.Cmd
+	file   string
+	addr   string // of the first listener for clients
+	admin  string
+	exited chan error
+
+	mu  sync.Mutex
+	log bytes.Buffer
+}
+
+var listening = regexp.MustCompile(`msg=listening for=(\w+) address=(\S+)`)
+
+// start runs shapeproxy with a configuration, in which {{dir}} is a folder of
+// the test, and waits until it listens.
+func start(t *testing.T, text string) *process {
+	t.Helper()
+	dir := t.TempDir()
+	p := &process{file: filepath.Join(dir, "c.toml"), exited: make(chan error, 1)}
+	p.write(t, text)
+	p.cmd = exec.Command(os.Args[0], "run", "--config", p.file)
+	p.cmd.Env = append(os.Environ(), "SHAPEPROXY_TEST_MAIN=1")
+	stderr, err := p.cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ready := make(chan struct{})
+	go func() {
+		want := 1 + strings.Count(text, "[admin]")
+		for s := bufio.NewScanner(stderr); s.Scan(); {
+			p.mu.Lock()
+			fmt.Fprintln(&p.log, s.Text())
+			if m := listening.FindStringSubmatch(s.Text()); m != nil {
+				if m[1] == "operators" {
+					p.admin = "http://" + m[2]
+				} else if p.addr == "" {
+					p.addr = m[2]
+				}
+				if want--; want == 0 {
+					close(ready)
+				}
+			}
+			p.mu.Unlock()
+		}
+		p.exited <- p.cmd.Wait()
+	}()
+	t.Cleanup(func() {
+		p.cmd.Process.Kill()
+		select {
+		case <-p.exited:
+		default:
+		}
+	})
+	select {
+	case <-ready:
+	case err := <-p.exited:
+		t.Fatalf("ended: %v\n%s", err, p.logged())
+	}
+	return p
+}
+
+func (p *process) write(t *testing.T, text string) {
+	t.Helper()
+	text = strings.ReplaceAll(text, "{{dir}}", filepath.Dir(p.file))
+	if err := os.WriteFile(p.file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (p *process) logged() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.log.String()
+}
+
+func (p *process) signal(t *testing.T, s syscall.Signal) {
+	t.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// until waits for what another process does.
+func until(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !done(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s did not happen", what)
+		}
+	}
+}
+
+func (p *process) waitLog(t *testing.T, text string) {
+	t.Helper()
+	until(t, "a log line with "+text, func() bool { return strings.Contains(p.logged(), text) })
+}
+
+func (p *process) metric(t *testing.T, line string) {
+	t.Helper()
+	until(t, "the metric "+line, func() bool { return strings.Contains(get(t, p.admin+"/metrics").body, "\n"+line+"\n") })
+}
+
+func (p *process) exit(t *testing.T) int {
+	t.Helper()
+	select {
+	case err := <-p.exited:
+		p.exited <- err
+		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+			return exit.ExitCode()
+		}
+		return 0
+	case <-time.After(30 * time.Second):
+		t.Fatal("it does not exit")
+		return 0
+	}
+}
+
+type reply struct {
+	status int
+	body   string
+	header http.Header
+	err    error
+}
+
+func get(t *testing.T, url string) reply {
+	t.Helper()
+	return fetch(http.DefaultClient, url)
+}
+
+func fetch(c *http.Client, url string) reply {
+	res, err := c.Get(url)
+	if err != nil {
+		return reply{err: err}
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	return reply{res.StatusCode, string(b), res.Header, err}
+}
+
+// serveUpstream serves h and returns its URL.
+func serveUpstream(t *testing.T, h http.HandlerFunc) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &http.Server{Handler: h, ReadHeaderTimeout: time.Second}
+	go s.Serve(l)
+	t.Cleanup(func() { s.Close() })
+	return "http://" + l.Addr().String()
+}
+
+func configOf(upstream, more string) string {
+	return `
+[server]
+listen = "127.0.0.1:0"
+shutdown_timeout = "30s"
+[admin]
+listen = "127.0.0.1:0"
+[upstream.u]
+url = "` + upstream + `"
+[limit.q]
+algorithm = "leaky-bucket"
+rate = "20/s"
+queue = 100
+[[route]]
+match = "/"
+upstream = "u"
+limits = ["q"]
+` + more
+}
+
+// fill sends n requests and waits until all but the first wait.
+func (p *process) fill(t *testing.T, n int) <-chan reply {
+	t.Helper()
+	replies := make(chan reply, n)
+	for range n {
+		go func() {
+			replies <- fetch(&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, "http://"+p.addr+"/")
+		}()
+	}
+	p.metric(t, fmt.Sprintf("shapeproxy_queue_depth{limit=\"q\"} %d", n-1))
+	return replies
+}
+
+// Who waits when SIGTERM comes is served, at the rate of the last reload.
+func TestStopServesWhoWaits(t *testing.T) {
+	up := serveUpstream(t, func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "hello") })
+	slow := strings.NewReplacer("20/s", "1/h", "queue = 100", "queue = 100\nmax_wait = \"100d\"").Replace(configOf(up, ""))
+	p := start(t, slow)
+	if r := get(t, p.admin+"/readyz"); r.status != 200 {
+		t.Fatalf("readyz: %+v", r)
+	}
+	replies := p.fill(t, 10)
+	p.write(t, configOf(up, ""))
+	p.signal(t, syscall.SIGHUP)
+	p.waitLog(t, "configuration reloaded")
+	p.signal(t, syscall.SIGTERM)
+	for range 10 {
+		if r := <-replies; r.err != nil || r.status != 200 || r.body != "hello" {
+			t.Errorf("%+v", r)
+		}
+	}
+	if code := p.exit(t); code != 0 {
+		t.Errorf("exit status %d\n%s", code, p.logged())
+	}
+}
+
+func TestStopTurnsReadyzFirst(t *testing.T) {
+	release := make(chan struct{})
+	p := start(t, configOf(serveUpstream(t, func(w http.ResponseWriter, r *http.Request) { <-release }), ""))
+	done := make(chan reply, 1)
+	go func() { done <- fetch(http.DefaultClient, "http://"+p.addr+"/") }()
+	p.metric(t, `shapeproxy_upstream_in_flight{upstream="u"} 1`)
+	p.signal(t, syscall.SIGINT)
+	until(t, "readyz 503", func() bool { return get(t, p.admin+"/readyz").status == 503 })
+	if r := get(t, p.admin+"/healthz"); r.status != 200 {
+		t.Errorf("healthz: %+v", r)
+	}
+	until(t, "no new connections", func() bool { return fetch(http.DefaultClient, "http://"+p.addr+"/").err != nil })
+	close(release)
+	if r := <-done; r.status != 200 {
+		t.Errorf("the running request: %+v", r)
+	}
+	if code := p.exit(t); code != 0 {
+		t.Errorf("exit status %d", code)
+	}
+}
+
+// Who is still here when shutdown_timeout is over is told so.
+func TestStopTellsTheRest(t *testing.T) {
+	hang := make(chan struct{})
+	defer close(hang)
+	up := serveUpstream(t, func(w http.ResponseWriter, r *http.Request) { <-hang })
+	text := strings.NewReplacer("30s", "200ms", "20/s", "1/h", "queue = 100", "queue = 100\nmax_wait = \"100d\"").Replace(configOf(up, ""))
+	p := start(t, text)
+	replies := p.fill(t, 6) // one at the upstream, five in the queue
+	p.signal(t, syscall.SIGTERM)
+	for range 6 {
+		r := <-replies
+		if r.status != 503 || r.header.Get("Retry-After") != "1" || !strings.Contains(r.body, `"reason":"shutdown"`) {
+			t.Errorf("%+v", r)
+		}
+	}
+	if code := p.exit(t); code != 0 {
+		t.Errorf("exit status %d\n%s", code, p.logged())
+	}
+}
+
+func TestSecondSignalEndsAtOnce(t *testing.T) {
+	hang := make(chan struct{})
+	defer close(hang)
+	p := start(t, configOf(serveUpstream(t, func(w http.ResponseWriter, r *http.Request) { <-hang }), ""))
+	go fetch(http.DefaultClient, "http://"+p.addr+"/")
+	p.metric(t, `shapeproxy_upstream_in_flight{upstream="u"} 1`)
+	p.signal(t, syscall.SIGTERM)
+	p.waitLog(t, "msg=stopping")
+	p.signal(t, syscall.SIGTERM)
+	if code := p.exit(t); code != exitError || !strings.Contains(p.logged(), "second signal") {
+		t.Errorf("exit status %d\n%s", code, p.logged())
+	}
+}
+
+func TestReload(t *testing.T) {
+	up := serveUpstream(t, func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.Header.Get("X-Set")) })
+	text := configOf(up, "")
+	p := start(t, text)
+	p.write(t, strings.Replace(text, "url =", "set_headers = { X-Set = \"new\" }\nurl =", 1))
+	p.signal(t, syscall.SIGHUP)
+	p.waitLog(t, `msg="configuration reloaded"`)
+	if r := get(t, "http://"+p.addr+"/"); r.status != 200 || r.body != "new" {
+		t.Errorf("status %d, header %q", r.status, r.body)
+	}
+
+	// TestCase03: a bad file changes nothing, every problem is logged, and the
+	// gauge tells (traefik/traefik #8724).
+	p.write(t, strings.Replace(text, `rate = "20/s"`, "rate = 20\nmax_wiat = \"1s\"", 1))
+	p.signal(t, syscall.SIGHUP)
+	p.metric(t, "shapeproxy_config_last_reload_successful 0")
+	for _, want := range []string{"c.toml:11", "c.toml:12", "max_wiat", "max_wait"} {
+		p.waitLog(t, want)
+	}
+	if r := get(t, "http://"+p.addr+"/"); r.status != 200 || r.body != "new" {
+		t.Errorf("after a failed reload: status %d, header %q", r.status, r.body)
+	}
+	res, err := http.Post(p.admin+"/api/reload", "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, _ := io.ReadAll(res.Body)
+	res.Body.Close()
+	if res.StatusCode != 422 || !strings.Contains(string(body), "c.toml:11") {
+		t.Errorf("POST /api/reload: %d %s", res.StatusCode, body)
+	}
+
+	// What needs a restart is said, and the rest applied.
+	p.write(t, strings.Replace(text, `listen = "127.0.0.1:0"`, `listen = "127.0.0.1:1"`, 1))
+	p.signal(t, syscall.SIGHUP)
+	p.metric(t, "shapeproxy_config_last_reload_successful 1")
+	p.waitLog(t, "server.listen has changed")
+	if r := get(t, "http://"+p.addr+"/"); r.status != 200 || r.body != "" {
+		t.Errorf("status %d, header %q", r.status, r.body)
+	}
+}
+
+func TestListenerInUse(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	file := filepath.Join(t.TempDir(), "c.toml")
+	text := strings.Replace(configOf("http://127.0.0.1:1", ""), "127.0.0.1:0", l.Addr().String(), 1)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var out, errs bytes.Buffer
+	if code := run([]string{"run", "--config", file}, &out, &errs); code != exitError || !strings.Contains(errs.String(), "[server] listen") {
+		t.Errorf("exit status %d: %s", code, errs.String())
+	}
+}
+
+func TestUnixSocketsBothSides(t *testing.T) {
+	dir := t.TempDir()
+	l, err := net.Listen("unix", filepath.Join(dir, "up.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &http.Server{ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		io.WriteString(w, r.Header.Get("X-Forwarded-For"))
+	})}
+	go s.Serve(l)
+	defer s.Close()
+	// A file that a process left which was killed.
+	stale, err := net.Listen("unix", filepath.Join(dir, "front.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stale.(*net.UnixListener).SetUnlinkOnClose(false)
+	stale.Close()
+
+	text := configOf("unix:"+filepath.Join(dir, "up.sock"), "")
+	p := start(t, strings.Replace(text, "127.0.0.1:0", "unix:"+filepath.Join(dir, "front.sock"), 1))
+	c := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(dir, "front.sock"))
+	}}}
+	defer c.CloseIdleConnections()
+	if r := fetch(c, "http://front/"); r.status != 200 || r.body != "unix:" {
+		t.Errorf("%+v", r)
+	}
+	c.CloseIdleConnections()
+	p.signal(t, syscall.SIGTERM)
+	if code := p.exit(t); code != 0 {
+		t.Errorf("exit status %d", code)
+	}
+}
+
+func TestTLSWithHTTP2(t *testing.T) {
+	dir := t.TempDir()
+	pool := writeCertificate(t, dir, "front.test")
+	up := serveUpstream(t, func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.Header.Get("X-Forwarded-Proto")) })
+	text := configOf(up, fmt.Sprintf("[tls]\ncertificates = [{ cert = %q, key = %q }]\n", filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")))
+	p := start(t, text)
+	for _, h2 := range []bool{true, false} {
+		tr := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, ServerName: "front.test"}, ForceAttemptHTTP2: h2}
+		c := &http.Client{Transport: tr}
+		res, err := c.Get("https://" + p.addr + "/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(res.Body)
+		res.Body.Close()
+		if res.StatusCode != 200 || string(body) != "https" || res.ProtoMajor == 2 != h2 {
+			t.Errorf("%s %d %q", res.Proto, res.StatusCode, body)
+		}
+		tr.CloseIdleConnections()
+	}
+	// A new certificate is taken by a reload.
+	pool = writeCertificate(t, dir, "other.test")
+	p.signal(t, syscall.SIGHUP)
+	p.waitLog(t, "configuration reloaded")
+	c, err := tls.Dial("tcp", p.addr, &tls.Config{RootCAs: pool, ServerName: "other.test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+}
+
+func TestH2CByPriorKnowledge(t *testing.T) {
+	up := serveUpstream(t, func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "ok") })
+	p := start(t, configOf(up, ""))
+	tr := &http.Transport{Protocols: new(http.Protocols)}
+	tr.Protocols.SetUnencryptedHTTP2(true)
+	defer tr.CloseIdleConnections()
+	res, err := (&http.Client{Transport: tr}).Get("http://" + p.addr + "/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if res.ProtoMajor != 2 || res.StatusCode != 200 {
+		t.Errorf("%s %d", res.Proto, res.StatusCode)
+	}
+}
+
+// writeCertificate makes a certificate for name in dir and returns the pool
+// that trusts it.
+func writeCertificate(t *testing.T, dir, name string) *x509.CertPool {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), DNSNames: []string{name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file, block := range map[string]*pem.Block{"cert.pem": {Type: "CERTIFICATE", Bytes: der}, "key.pem": {Type: "PRIVATE KEY", Bytes: keyDER}} {
+		if err := os.WriteFile(filepath.Join(dir, file), pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pool := x509.NewCertPool()
+	cert, _ := x509.ParseCertificate(der)
+	pool.AddCert(cert)
+	return pool
+}
+
+func TestCheck(t *testing.T) {
+	dir := t.TempDir()
+	good, bad := filepath.Join(dir, "good.toml"), filepath.Join(dir, "bad.toml")
+	text := configOf("http://127.0.0.1:1", "")
+	if err := os.WriteFile(good, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(bad, []byte(strings.Replace(text, "queue = 100", "queue = 2.0\nrat = 1", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var out, errs bytes.Buffer
+	if code := run([]string{"check", "--config", good}, &out, &errs); code != 0 || !strings.Contains(out.String(), "20 requests a second") {
+		t.Errorf("exit status %d: %s%s", code, out.String(), errs.String())
+	}
+	out.Reset()
+	errs.Reset()
+	code := run([]string{"check", "--config", bad}, &out, &errs)
+	lines := strings.Split(strings.TrimSpace(errs.String()), "\n")
+	if code != exitError || len(lines) != 2 || !strings.HasPrefix(lines[0], bad+":12: ") || !strings.HasPrefix(lines[1], bad+":13: ") {
+		t.Errorf("exit status %d: %q", code, lines)
+	}
+}
