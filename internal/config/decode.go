@@ -124,11 +124,15 @@ func (d *decoder) expand(raw string, path []string) (text, bool) {
 	return text{value, raw, path}, ok
 }
 
-// invalid notes that x is not a form, such as "a duration". The error may
-// quote the value, so it is kept back when the value came from the
-// environment.
+// A discreet error quotes nothing of the value it is about.
+type discreet string
+
+func (e discreet) Error() string { return string(e) }
+
+// invalid notes that x is not a form, such as "a duration". An error that may
+// quote the value is kept back when the value came from the environment.
 func (d *decoder) invalid(x text, form string, err error) {
-	if x.value != x.raw {
+	if _, safe := err.(discreet); x.value != x.raw && !safe {
 		d.problem(x.path, "what %q stands for cannot be used; it must be %s", x.raw, form)
 		return
 	}

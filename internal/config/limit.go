@@ -127,7 +127,7 @@ func (t *table) notInt(key string) bool {
 
 // key reads what is counted separately: one word, or a list of them.
 func (t *table) key(dst *identity.Key) {
-	form := `"global", "client-ip", "host", "route", "header:NAME", "cookie:NAME", "query:NAME", "path:NAME" or a list of these`
+	form := `one of "global", "client-ip", "host", "route", "header:NAME", "cookie:NAME", "query:NAME", "path:NAME"`
 	list, ok := t.texts("key", form, true)
 	if !ok {
 		return

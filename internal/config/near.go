@@ -15,6 +15,9 @@ func near(word string, candidates []string) string {
 		if letters(c) == letters(word) { // max-wait, MaxWait
 			return c
 		}
+		if short := min(len(c), len(word)); best == "" && short >= 4 && c[:short] == word[:short] { // warning
+			best = c
+		}
 		// A word of which half is wrong is another word.
 		if d := distance(word, c); d < bestDistance && 2*d < len(c) {
 			best, bestDistance = c, d

@@ -109,6 +109,9 @@ func normalPattern(s string) (string, error) {
 	}
 	rest = strings.TrimLeft(rest, " \t")
 	slash := strings.IndexByte(rest, '/')
+	if strings.Contains(method, "/") {
+		return "", fmt.Errorf("%q holds a space; write %%20 for one in a path", s)
+	}
 	if slash < 0 {
 		return "", fmt.Errorf("%q has no path; a pattern is [METHOD ][HOST]/PATH, such as \"GET api.example.com/v1/{id}\" or \"/\"", s)
 	}
@@ -132,7 +135,7 @@ func normalPattern(s string) (string, error) {
 	if strings.ContainsRune(decoded, 0) || strings.Count(decoded, "/") != strings.Count(p, "/") {
 		return "", errors.New("can never match, as paths are compared decoded; write \"/\" instead of %2F, and leave %00 out")
 	}
-	if clean := path.Clean(p); p != clean && p != clean+"/" {
+	if clean := path.Clean(decoded); decoded != clean && decoded != clean+"/" {
 		return "", fmt.Errorf("can never match, as \"//\", \".\" and \"..\" are removed from paths first; write %q", method+strings.Repeat(" ", min(1, len(method)))+host+clean)
 	}
 	pattern := strings.ToLower(host) + p

@@ -100,11 +100,12 @@ func (d *decoder) admin(t *table, public []string) Admin {
 			a.Listen = ""
 			return nil
 		}
-		if a.Listen, err = parseListen(entry); err == nil && slices.Contains(public, a.Listen) && !strings.HasSuffix(a.Listen, ":0") {
-			err = errors.New("is the address of [server] too; the admin listener needs its own, such as \"127.0.0.1:9090\"")
-		}
+		a.Listen, err = parseListen(entry)
 		return err
 	})
+	if slices.Contains(public, a.Listen) && !strings.HasSuffix(a.Listen, ":0") {
+		t.bad("listen", "is a listen address of [server] too; write another, such as listen = \"127.0.0.1:9091\"")
+	}
 	before := len(d.problems)
 	t.text("token_file", "the path of a file", func(file string) (err error) {
 		if file != "" {
@@ -130,21 +131,21 @@ func (d *decoder) admin(t *table, public []string) Admin {
 func (d *decoder) token(t *table, file string) (string, error) {
 	f, err := os.Open(file)
 	if err != nil {
-		return "", fmt.Errorf("%q cannot be read: %s; create it with one line, the token", file, cause(err))
+		return "", discreet("the file cannot be read: " + cause(err) + "; create it with one line, the token")
 	}
 	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, 4097))
 	if err != nil {
-		return "", fmt.Errorf("%q cannot be read: %s; it must be a file with one line, the token", file, cause(err))
+		return "", discreet("the file cannot be read: " + cause(err) + "; it must hold one line, the token")
 	}
 	token := strings.TrimSpace(string(data))
 	switch {
 	case token == "":
-		return "", fmt.Errorf("%q is empty; write a long random token into it", file)
+		return "", discreet("the file is empty; write a long random token into it")
 	case len(data) > 4096:
-		return "", fmt.Errorf("%q is longer than 4096 bytes; it must hold one line, the token", file)
+		return "", discreet("the file is longer than 4096 bytes; it must hold one line, the token")
 	case strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r >= 0x7f }):
-		return "", fmt.Errorf("%q holds more than one word of printable ASCII; it must hold one line, the token", file)
+		return "", discreet("the file holds more than one word of printable ASCII; it must hold one line, the token")
 	}
 	d.warnReadable(t.at("token_file"), f)
 	return token, nil
@@ -194,14 +195,11 @@ func (d *decoder) tls(t *table, set bool) TLS {
 func (d *decoder) certificate(t *table, c Certificate) {
 	pair, err := tls.LoadX509KeyPair(c.Cert, c.Key)
 	if err != nil {
-		key, value := "cert", c.Cert
+		key := "cert"
 		if unread := (*os.PathError)(nil); errors.As(err, &unread) && unread.Path == c.Key {
-			key, value = "key", c.Key
+			key = "key"
 		}
-		raw, _ := t.values[key].(string)
-		d.invalid(text{value, raw, t.at(key)},
-			"PEM files of a certificate chain and its private key",
-			fmt.Errorf("cannot be used: %s; name PEM files of a certificate chain and its private key", oneLine(err.Error())))
+		t.bad(key, "cannot be used: %s; name PEM files of a certificate chain and its private key", oneLine(cause(err)))
 		return
 	}
 	switch now := time.Now(); {
@@ -232,7 +230,7 @@ func parseListen(s string) (string, error) {
 			return "", fmt.Errorf("%q is no address; write %q for this port on every address", s, ":"+s)
 		}
 		if checkHost(s) == nil {
-			return "", fmt.Errorf("%q lacks a port; write %q", s, s+":8080")
+			return "", fmt.Errorf("%q lacks a port; write %q", s, net.JoinHostPort(s, "8080"))
 		}
 		return "", fmt.Errorf("%q is not %s", s, listenForm)
 	}
@@ -249,11 +247,11 @@ func parseListen(s string) (string, error) {
 // parseSocket checks the path of a Unix socket.
 func parseSocket(s string) (string, error) {
 	if !strings.HasPrefix(s, "/") || strings.HasPrefix(s, "//") || strings.HasSuffix(s, "/") {
-		return "", errors.New("a Unix socket needs an absolute path; write it as \"unix:/run/app.sock\"")
+		return "", discreet("a Unix socket needs an absolute path; write it as \"unix:/run/app.sock\"")
 	}
 	// sun_path of unix(7), with its closing NUL.
 	if s = path.Clean(s); len(s) > 107 {
-		return "", errors.New("the path of a Unix socket must be at most 107 bytes long; choose a shorter one")
+		return "", discreet("the path of a Unix socket must be at most 107 bytes long; choose a shorter one")
 	}
 	return s, nil
 }

@@ -43,7 +43,7 @@ func (d *decoder) upstream(t *table, own []string) Upstream {
 		// A route to the admin listener would put it before everybody, and
 		// one to itself would go in a circle.
 		if i := slices.IndexFunc(own, u.reaches); i >= 0 {
-			return errors.New("points at a listener of shapeproxy itself; write the address of the server behind it")
+			return discreet("points at a listener of shapeproxy itself; write the address of the server behind it")
 		}
 		return nil
 	})
@@ -79,55 +79,55 @@ func checkSendHost(s string) error {
 	return nil
 }
 
-// parseURL fills in where the upstream is. Its errors do not quote the URL,
-// which may hold a password.
+// parseURL fills in where the upstream is. Its errors never quote the URL, which
+// may hold a password.
 func (u *Upstream) parseURL(s string) error {
 	if socket, ok := strings.CutPrefix(s, identity.UnixWord); ok {
 		p, err := parseSocket(socket)
 		if err == nil && strings.ContainsAny(p, "?#") {
-			err = errors.New("a Unix socket takes no query or fragment; write \"unix:/run/app.sock\"")
+			err = discreet("a Unix socket takes no query or fragment; write \"unix:/run/app.sock\"")
 		}
 		u.Scheme, u.UnixSocket, u.Host = "http", p, "localhost"
 		return err
 	}
 	parsed, err := url.Parse(s)
 	if err != nil {
-		if _, _, splitErr := net.SplitHostPort(s); splitErr == nil {
-			return errors.New("lacks a scheme; write http:// before it")
+		if !strings.Contains(s, "://") {
+			return discreet("lacks a scheme; write http://, https:// or h2c:// before it")
 		}
-		return fmt.Errorf("is not a URL; write one such as %s", strings.TrimPrefix(urlForm, "a URL such as "))
+		return discreet("is not a URL; write " + urlForm)
 	}
 	switch parsed.Scheme {
 	case "http", "https", "h2c":
 	case "unix":
-		return errors.New("a Unix socket needs an absolute path; write it as \"unix:/run/app.sock\"")
+		return discreet("a Unix socket needs an absolute path; write it as \"unix:/run/app.sock\"")
 	default:
 		if parsed.Host == "" {
-			return errors.New("lacks a scheme; write http://, https:// or h2c:// before it")
+			return discreet("lacks a scheme; write http://, https:// or h2c:// before it")
 		}
-		return fmt.Errorf("its scheme is not known; %s", didYouMean(parsed.Scheme, []string{"http", "https", "h2c", "unix"}))
+		return discreet("its scheme is not known; " + didYouMean(parsed.Scheme, []string{"http", "https", "h2c", "unix"}))
 	}
 	switch {
 	case parsed.User != nil:
-		return errors.New("a user or password does not belong into the URL; write set_headers = { Authorization = \"Basic ${NAME}\" }")
+		return discreet("a user or password does not belong into the URL; write set_headers = { Authorization = \"Basic ${NAME}\" }")
 	case parsed.RawQuery != "" || parsed.ForceQuery:
-		return errors.New("a query does not belong into the URL; remove \"?\" and what follows")
+		return discreet("a query does not belong into the URL; remove \"?\" and what follows")
 	case parsed.Fragment != "" || strings.Contains(s, "#"):
-		return errors.New("a fragment does not belong into the URL; remove \"#\" and what follows")
+		return discreet("a fragment does not belong into the URL; remove \"#\" and what follows")
 	case parsed.Opaque != "" || parsed.Hostname() == "":
-		return fmt.Errorf("has no host; write %s", urlForm)
+		return discreet("has no host; write " + urlForm)
 	case strings.HasSuffix(parsed.Host, ":"):
-		return errors.New("lacks a port after the colon; write one, or remove the colon")
+		return discreet("lacks a port after the colon; write one, or remove the colon")
 	case checkHost(strings.TrimSuffix(parsed.Hostname(), ".")) != nil:
-		return errors.New("its host is not a name or an address")
+		return discreet("its host is not a name or an address; write " + urlForm)
 	}
 	port := cmp.Or(parsed.Port(), map[string]string{"https": "443"}[parsed.Scheme], "80")
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
-		return errors.New("its port must be a number from 1 to 65535")
+		return discreet("its port must be a number from 1 to 65535")
 	}
 	u.BasePath = strings.TrimRight(parsed.EscapedPath(), "/")
 	if u.BasePath != "" && path.Clean(u.BasePath) != u.BasePath {
-		return errors.New("its path holds \"//\", \".\" or \"..\"; write it without")
+		return discreet("its path holds \"//\", \".\" or \"..\"; write it without")
 	}
 	u.Scheme = parsed.Scheme
 	u.Host = parsed.Host
@@ -199,7 +199,7 @@ func (d *decoder) headers(t *table) []Header {
 		}
 		t.text(n, "a header's value in one line", func(v string) error {
 			if !fieldValue(v) {
-				return errors.New("holds a control character, or a space at its start or end; remove these")
+				return discreet("holds a control character, or a space at its start or end; remove these")
 			}
 			list = append(list, Header{canonical, v})
 			return nil
@@ -231,7 +231,7 @@ func checkHost(h string) error {
 	bare := strings.Trim(h, "[]")
 	switch {
 	case h == "":
-		return errors.New("a host is missing")
+		return errors.New("\"\" is not a host name; write one such as \"api.example.com\"")
 	case strings.Contains(h, "*"):
 		return fmt.Errorf("%q: hosts have no wildcards; write each name, or leave the host out", h)
 	case literal(bare):

@@ -1,0 +1,491 @@
+package config
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shapeproxy/shapeproxy/internal/identity"
+	"github.com/shapeproxy/shapeproxy/limiter"
+)
+
+const secret = "hunter2-Zq9 /x"
+
+// files makes a folder of what configurations name: tokens and certificates.
+func files(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	write := func(name, text string, mode os.FileMode) {
+		file := filepath.Join(dir, name)
+		if err := os.WriteFile(file, []byte(text), mode); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(file, mode); err != nil { // whatever the umask
+			t.Fatal(err)
+		}
+	}
+	write("empty", " \n", 0o600)
+	write("two-lines", secret+"\n"+secret+"\n", 0o600)
+	write("token", "a-token\n", 0o600)
+	write("readable-token", "a-token\n", 0o644)
+	now := time.Now()
+	for name, valid := range map[string][2]time.Time{
+		"valid":   {now.Add(-time.Hour), now.Add(24 * time.Hour)},
+		"expired": {time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(2020, 2, 1, 0, 0, 0, 0, time.UTC)},
+		"future":  {time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(2201, 1, 1, 0, 0, 0, 0, time.UTC)},
+	} {
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: valid[0], NotAfter: valid[1], DNSNames: []string{"localhost"}}
+		der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		keyDER, err := x509.MarshalPKCS8PrivateKey(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(name+".pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})), 0o644)
+		keyPEM := string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}))
+		write(name+".key", keyPEM, 0o600)
+		if name == "valid" {
+			write("readable.key", keyPEM, 0o644)
+		}
+	}
+	return dir
+}
+
+// environment is what the test files may read.
+func environment(dir string) func(string) (string, bool) {
+	vars := map[string]string{"DIR": dir, "EMPTY": "", "SECRET": secret, "NAME": "wildcard7", "API_KEY": "k", "PORT": "8081", "RATE": "10/s"}
+	return func(name string) (string, bool) { v, ok := vars[name]; return v, ok }
+}
+
+// comments returns the texts of the leading comments that begin with a word.
+func comments(t *testing.T, file, word string) []string {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list []string
+	for line := range strings.Lines(string(data)) {
+		text, isComment := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "# ")
+		if !isComment {
+			break
+		}
+		if want, ok := strings.CutPrefix(text, word+": "); ok {
+			list = append(list, want)
+		}
+	}
+	return list
+}
+
+// check compares problems with the lines that a file wants, "LINE: key: text".
+func check(t *testing.T, file string, got Problems, want []string) {
+	t.Helper()
+	for i := range max(len(got), len(want)) {
+		switch {
+		case i >= len(got):
+			t.Errorf("missing: %s", want[i])
+		case i >= len(want):
+			t.Errorf("unexpected: %s", got[i])
+		default:
+			wanted := file + ":" + want[i]
+			if rest, whole := strings.CutPrefix(want[i], "0: "); whole {
+				wanted = file + ": " + rest
+			}
+			if got[i].String() != wanted {
+				t.Errorf("got  %s\nwant %s", got[i], wanted)
+			}
+		}
+	}
+}
+
+// TestBad holds every file of testdata/bad to the exact problems that its
+// comments announce, case 3 and case 66 of other programs' faults among them.
+func TestBad(t *testing.T) {
+	dir := files(t)
+	list, err := filepath.Glob("testdata/bad/*.toml")
+	if err != nil || len(list) == 0 {
+		t.Fatal("no files", err)
+	}
+	for _, file := range list {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".toml"), func(t *testing.T) {
+			want := comments(t, file, "want")
+			if len(want) == 0 {
+				t.Error("the file does not say what is wrong with it")
+			}
+			c, err := Load(file, environment(dir))
+			if c != nil || err == nil {
+				t.Fatal("it loads")
+			}
+			problems, ok := err.(Problems)
+			if !ok {
+				t.Fatalf("%T is not a list of problems", err)
+			}
+			check(t, file, problems, want)
+			for _, hidden := range []string{secret, "hunter2", "Zq9", "wildcard7", dir, "geheim"} {
+				if strings.Contains(err.Error(), hidden) {
+					t.Errorf("the problems tell %q:\n%s", hidden, err)
+				}
+			}
+		})
+	}
+}
+
+// TestGood loads every file of testdata/good, with just the warnings that its
+// comments announce.
+func TestGood(t *testing.T) {
+	dir := files(t)
+	list, err := filepath.Glob("testdata/good/*.toml")
+	if err != nil || len(list) == 0 {
+		t.Fatal("no files", err)
+	}
+	for _, file := range list {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".toml"), func(t *testing.T) {
+			c, err := Load(file, environment(dir))
+			if err != nil {
+				t.Fatal(err)
+			}
+			check(t, file, c.Warnings, comments(t, file, "warn"))
+			// What loads can be explained, and no secret comes out with it.
+			for _, hidden := range []string{"Bearer", "a-token"} {
+				if strings.Contains(c.Explain(), hidden) {
+					t.Errorf("the explanation tells %q", hidden)
+				}
+			}
+		})
+	}
+}
+
+func load(t *testing.T, file string) *Config {
+	t.Helper()
+	c, err := Load(file, environment(files(t)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// parse loads a text with an upstream "app" and the environment of the test
+// files.
+func parse(t *testing.T, text string) (*Config, error) {
+	t.Helper()
+	return Parse("test.toml", []byte(text+"\n[upstream.app]\nurl = \"http://127.0.0.1:8081\"\n"), environment(t.TempDir()))
+}
+
+func TestDefaults(t *testing.T) {
+	got := load(t, "testdata/good/smallest.toml")
+	want := &Config{
+		File: "testdata/good/smallest.toml",
+		Server: Server{
+			Listen:            []string{":8080"},
+			IPv6Prefix:        64,
+			ReadHeaderTimeout: 10 * time.Second,
+			IdleTimeout:       2 * time.Minute,
+			MaxHeaderBytes:    65536,
+			ShutdownTimeout:   30 * time.Second,
+			RateLimitHeaders:  []string{"ietf", "ietf-03"},
+		},
+		Admin: Admin{Listen: "127.0.0.1:9090"},
+		Log:   Log{Level: "info", Format: "text", Access: true},
+		Upstreams: []Upstream{{
+			Name:                  "app",
+			Scheme:                "http",
+			Address:               "127.0.0.1:8081",
+			Host:                  "127.0.0.1:8081",
+			SendHost:              "upstream",
+			DialTimeout:           5 * time.Second,
+			ResponseHeaderTimeout: time.Minute,
+			MaxIdleConns:          256,
+			IdleConnTimeout:       90 * time.Second,
+		}},
+		Routes: []Route{{Match: "/", Pattern: "/", Upstream: "app"}},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+}
+
+func TestEveryField(t *testing.T) {
+	c := load(t, "testdata/good/everything.toml")
+	key := func(words ...string) identity.Key {
+		k, err := identity.ParseKey(words)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return k
+	}
+	trust := func(list ...string) identity.Trust {
+		s, err := identity.ParseTrust(list)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	if want := (Server{
+		Listen:            []string{":8080", "[::1]:8443", "unix:/run/shapeproxy.sock"},
+		TrustedProxies:    trust("10.0.0.0/8", "192.0.2.1", "2001:db8::/32", "unix:"),
+		IPv6Prefix:        56,
+		ReadHeaderTimeout: 5 * time.Second,
+		IdleTimeout:       90 * time.Second,
+		MaxHeaderBytes:    1 << 20,
+		ShutdownTimeout:   24 * time.Hour,
+		RateLimitHeaders:  []string{"ietf", "ietf-03", "x-ratelimit", "github", "shopify"},
+	}); !reflect.DeepEqual(c.Server, want) {
+		t.Errorf("got  %+v\nwant %+v", c.Server, want)
+	}
+	if want := (Admin{Listen: "0.0.0.0:9090", Token: "a-token", Hosts: []string{"proxy.example.com"}}); !reflect.DeepEqual(c.Admin, want) {
+		t.Errorf("got  %+v\nwant %+v", c.Admin, want)
+	}
+	if want := (Log{Level: "debug", Format: "json"}); c.Log != want {
+		t.Errorf("got %+v, want %+v", c.Log, want)
+	}
+	if n := len(c.TLS.Certificates); n != 1 || !strings.HasSuffix(c.TLS.Certificates[0].Cert, "/valid.pem") || !strings.HasSuffix(c.TLS.Certificates[0].Key, "/valid.key") {
+		t.Errorf("certificates: %+v", c.TLS.Certificates)
+	}
+	upstreams := []Upstream{
+		{
+			Name: "billing", Scheme: "https", Address: "Billing.internal:443", Host: "Billing.internal", BasePath: "/v1",
+			SendHost: "client", DialTimeout: time.Second, ResponseHeaderTimeout: 2 * time.Minute, MaxIdleConns: 16, IdleConnTimeout: 30 * time.Second,
+			SetHeaders: []Header{{"Authorization", "Bearer k"}, {"X-Via", "shapeproxy"}},
+		},
+		defaultUpstream("socket"),
+		defaultUpstream("grpc.v1"),
+	}
+	upstreams[1].Scheme, upstreams[1].UnixSocket, upstreams[1].Host, upstreams[1].SendHost = "http", "/run/app.sock", "localhost", "app.example.com"
+	upstreams[2].Scheme, upstreams[2].Address, upstreams[2].Host = "h2c", "[::1]:8081", "[::1]:8081"
+	if !reflect.DeepEqual(c.Upstreams, upstreams) {
+		t.Errorf("got  %+v\nwant %+v", c.Upstreams, upstreams)
+	}
+	limits := []Limit{
+		{Name: "fragile", Algorithm: limiter.LeakyBucket, Rate: limiter.Rate{Count: 1, Per: 100 * time.Millisecond}, Burst: 1, Queue: 100, MaxWait: 10 * time.Second},
+		{Name: "bucket", Algorithm: limiter.TokenBucket, Rate: limiter.Rate{Count: 1, Per: 100 * time.Millisecond}, Burst: 20, Queue: 5, MaxWait: 30 * time.Second},
+		{
+			Name: "each", Algorithm: limiter.LeakyBucket, Rate: limiter.Rate{Count: 1, Per: 2 * time.Second}, Burst: 3,
+			Key: key("client-ip", "header:X-Api-Key", "path:id"), Exempt: trust("10.1.0.0/16"), MissingKey: "reject", MaxKeys: 5000, Status: 503, DryRun: true,
+		},
+		{Name: "hour", Algorithm: limiter.SlidingWindowLog, Limit: 300, Window: time.Hour, Key: key("query:user")},
+		{Name: "day", Algorithm: limiter.SlidingWindowCounter, Limit: 1000, Window: 24 * time.Hour},
+	}
+	for i := range limits {
+		if l := &limits[i]; l.Status == 0 {
+			l.MissingKey, l.MaxKeys, l.Status = "shared", 100000, 429
+		}
+	}
+	if !reflect.DeepEqual(c.Limits, limits) {
+		t.Errorf("got  %+v\nwant %+v", c.Limits, limits)
+	}
+	// Case 66: routes stand in the file's order.
+	routes := []Route{
+		{
+			Match: "GET API.example.com/v1/{id}/{rest...}", Pattern: "GET api.example.com/v1/{id}/{rest...}", Upstream: "billing",
+			Limits: []string{"each", "fragile"}, StripPrefix: "/v1", MaxBodyBytes: 10_000_000, Timeout: 30 * time.Second,
+		},
+		{Match: "/{$}", Pattern: "/{$}", Upstream: "socket", Limits: []string{"hour", "day", "bucket"}},
+		{Match: "[::1]/a%20b/", Pattern: "[::1]/a%20b/", Upstream: "grpc.v1"},
+	}
+	if !reflect.DeepEqual(c.Routes, routes) {
+		t.Errorf("got  %+v\nwant %+v", c.Routes, routes)
+	}
+}
+
+// Traefik #5918: one a minute could not be written. What loads must also be
+// the exact rate.
+func TestCase01SlowRates(t *testing.T) {
+	c := load(t, "testdata/good/case01-slow-rates.toml")
+	for i, want := range []limiter.Rate{{Count: 1, Per: 10 * time.Second}, {Count: 1, Per: 10 * time.Second}, {Count: 1, Per: 24 * time.Hour}, {Count: 7, Per: time.Minute}} {
+		if got := c.Limits[i].Rate; got != want {
+			t.Errorf("%s: got %v, want %v", c.Limits[i].Name, got, want)
+		}
+	}
+}
+
+// privkeyio/wisp #78: counters too small for the limit.
+func TestCase07LargeNumbers(t *testing.T) {
+	c := load(t, "testdata/good/case07-large-numbers.toml")
+	if l := c.Limits[1]; l.Limit != 5_000_000_000 || l.Window != 365*24*time.Hour {
+		t.Errorf("got %d in %s", l.Limit, l.Window)
+	}
+	if l := c.Limits[2]; l.Window != 300_000*time.Hour {
+		t.Errorf("got a window of %s", l.Window)
+	}
+}
+
+// A dry run is loaded like what it stands for: only the flag differs.
+func TestCase68DryRun(t *testing.T) {
+	text := "[limit.a]\nalgorithm = \"leaky-bucket\"\nrate = \"1/s\"\nqueue = 5\ndry_run = true\n[[route]]\nmatch = \"/\"\nupstream = \"app\"\nlimits = [\"a\"]\n"
+	dry, err := parse(t, text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	binding, err := parse(t, strings.Replace(text, "true", "false", 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !dry.Limits[0].DryRun || binding.Limits[0].DryRun {
+		t.Fatal("the flag is not what the file says")
+	}
+	dry.Limits[0].DryRun = false
+	if !reflect.DeepEqual(dry, binding) {
+		t.Errorf("got %+v, want %+v", dry, binding)
+	}
+}
+
+func TestTOMLForms(t *testing.T) {
+	c := load(t, "testdata/good/toml-forms.toml")
+	if c.Server.Listen[0] != ":9000" || c.Upstreams[0].Address != "127.0.0.1:8081" || c.Limits[0].Rate.String() != "1/s" {
+		t.Errorf("got %+v", c)
+	}
+	if len(c.Routes) != 2 || c.Routes[0].Match != "/b" || c.Routes[1].Match != "/a" {
+		t.Errorf("routes: %+v", c.Routes)
+	}
+}
+
+// The file's limits and upstreams keep its order, as the map they are decoded
+// into does not.
+func TestOrder(t *testing.T) {
+	var text strings.Builder
+	var names []string
+	for _, r := range "qwertyuiopasdfgh" {
+		names = append(names, string(r))
+		fmt.Fprintf(&text, "[limit.%c]\nalgorithm = \"token-bucket\"\nrate = \"1/s\"\n", r)
+	}
+	fmt.Fprintf(&text, "[[route]]\nmatch = \"/\"\nupstream = \"app\"\nlimits = [%q]\n", names[0])
+	c, err := parse(t, text.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, l := range c.Limits {
+		if l.Name != names[i] {
+			t.Errorf("limit %d is %s, want %s", i, l.Name, names[i])
+		}
+	}
+	if len(c.Warnings) != len(names)-1 || c.Warnings[0].Line != 4 {
+		t.Errorf("warnings: %v", c.Warnings)
+	}
+}
+
+func TestFilesThatCannotBe(t *testing.T) {
+	for _, tt := range []struct {
+		name, file, text, want string
+	}{
+		{"absent", "testdata/absent.toml", "", "testdata/absent.toml: does not exist; name the configuration with --config FILE, and see config.example.toml for one to start from"},
+		{"a folder", "testdata", "", "testdata: cannot be read: is a directory"},
+		{"too large", "x.toml", strings.Repeat("#", MaxFile+1), "x.toml: is larger than 1 MiB, so it is hardly a configuration"},
+		{"not UTF-8", "x.toml", "a = \"\xff\"", "x.toml: is not UTF-8 text, as TOML must be; save it in that encoding"},
+		{"binary", "x.toml", "\x00\x01", "x.toml:1: not TOML: files cannot contain NULL bytes; probably using UTF-16; TOML files must be UTF-8"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var err error
+			if tt.text == "" {
+				_, err = Load(tt.file, environment(""))
+			} else {
+				_, err = Parse(tt.file, []byte(tt.text), environment(""))
+			}
+			if err == nil || err.Error() != tt.want {
+				t.Errorf("got  %v\nwant %s", err, tt.want)
+			}
+		})
+	}
+}
+
+// A value is put in once: what a variable holds is not read as another.
+func TestVariablesAreNotNested(t *testing.T) {
+	getenv := func(name string) (string, bool) {
+		v, ok := map[string]string{"A": "${B}", "B": "no"}[name]
+		return v, ok
+	}
+	c, err := Parse("x.toml", []byte("[upstream.app]\nurl = \"http://127.0.0.1:8081\"\nset_headers = { X-A = \"1${A}2${B}\" }\n[[route]]\nmatch = \"/\"\nupstream = \"app\"\n"), getenv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := c.Upstreams[0].SetHeaders[0].Value; got != "1${B}2no" {
+		t.Errorf("got %q", got)
+	}
+}
+
+// Two upstreams that are not the admin listener, though near it.
+func TestUpstreamBesideAdmin(t *testing.T) {
+	c, err := Parse("x.toml", []byte(`
+server.listen = "192.0.2.1:80"
+upstream.a.url = "http://127.0.0.2:9090"
+upstream.b.url = "http://192.0.2.7:9090"
+upstream.c.url = "http://127.0.0.1:80"
+upstream.d.url = "unix:/run/other.sock"
+route = [ { match = "/a", upstream = "a" }, { match = "/b", upstream = "b" }, { match = "/c", upstream = "c" }, { match = "/d", upstream = "d" } ]
+`), environment(""))
+	if err != nil || len(c.Upstreams) != 4 {
+		t.Error(err)
+	}
+}
+
+// fieldsOf lists what each table takes, as the messages about unknown keys say.
+func fieldsOf(t *testing.T) map[string][]string {
+	t.Helper()
+	_, err := Parse("x.toml", []byte(`
+server.zzzzz = 1
+admin.zzzzz = 1
+log.zzzzz = 1
+tls = { zzzzz = 1, certificates = [ { zzzzz = 1 } ] }
+upstream.u = { zzzzz = 1 }
+limit.l = { zzzzz = 1 }
+route = [ { zzzzz = 1 } ]
+`), environment(""))
+	fields := map[string][]string{}
+	for _, m := range regexp.MustCompile(`unknown key; (.+) takes (.+)`).FindAllStringSubmatch(err.Error(), -1) {
+		fields[m[1]] = strings.Split(strings.ReplaceAll(m[2], " and ", ", "), ", ")
+	}
+	if len(fields) != 8 {
+		t.Fatalf("%d tables, want 8: %v", len(fields), fields)
+	}
+	return fields
+}
+
+func TestExample(t *testing.T) {
+	c, err := Load("../../config.example.toml", func(string) (string, bool) { return "", false })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(c.Warnings) > 0 {
+		t.Errorf("warnings: %v", c.Warnings)
+	}
+	data, err := os.ReadFile("../../config.example.toml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	example := string(data)
+	// It shows every field, and every default as it is.
+	for table, fields := range fieldsOf(t) {
+		for _, f := range fields {
+			if !regexp.MustCompile(`(?m)(^|^# |\{ |, )` + f + ` = `).MatchString(example) {
+				t.Errorf("%s: the field %s is not in it", table, f)
+			}
+		}
+	}
+	if want := defaultServer(); !reflect.DeepEqual(c.Server, want) {
+		t.Errorf("server: got %+v, want %+v", c.Server, want)
+	}
+	if l := c.Limits[1]; l.MaxKeys != limiter.DefaultMaxKeys || l.Status != 429 || l.MissingKey != "shared" || c.Limits[0].MaxWait != DefaultMaxWait {
+		t.Errorf("limit: %+v", l)
+	}
+	u := defaultUpstream("app")
+	if got := c.Upstreams[0]; got.DialTimeout != u.DialTimeout || got.ResponseHeaderTimeout != u.ResponseHeaderTimeout ||
+		got.MaxIdleConns != u.MaxIdleConns || got.IdleConnTimeout != u.IdleConnTimeout || got.SendHost != u.SendHost {
+		t.Errorf("upstream: %+v", got)
+	}
+}
