@@ -37,7 +37,11 @@ type turn struct {
 
 // arrive puts a request to the line. With a Waiter, wait tells the decision.
 func (b *bucket) arriveLocked(now int64, gone func() bool) (limiter.Decision, *Waiter[turn]) {
-	b.releaseLocked(now) // a late timer makes nobody's turn later
+	// Who is due goes first; an arrival need not wait for a late timer.
+	if b.line.Head() != nil && b.line.Due(now) <= now {
+		b.releaseLocked(now)
+		b.armLocked(now)
+	}
 	if b.rules.DryRun {
 		return b.decideLocked(now, b.line.Rehearse(now)), nil
 	}
@@ -78,9 +82,10 @@ func (b *bucket) giveUp(w *Waiter[turn]) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.line.Cancel(w) {
-		b.endLocked(w, b.clock.now(), limiter.ReasonClientGone, nil)
+		now := b.clock.now()
+		b.endLocked(w, now, limiter.ReasonClientGone, nil)
 		if b.line.Head() == nil {
-			b.timer.Stop()
+			b.armLocked(now)
 		}
 	}
 }
@@ -92,16 +97,12 @@ func (b *bucket) wake() {
 	defer b.mu.Unlock()
 	now := b.clock.now()
 	b.releaseLocked(now)
-	if b.line.Head() != nil {
-		b.armLocked(now)
-	}
+	b.armLocked(now)
 }
 
 // release lets out everybody who is due.
 func (b *bucket) releaseLocked(now int64) {
-	left := false
 	for w := b.line.Head(); w != nil && b.line.Due(now) <= now; w = b.line.Head() {
-		left = true
 		if w.Value.gone != nil && w.Value.gone() {
 			b.line.Cancel(w) // and the same departure is the next one's
 			b.endLocked(w, now, limiter.ReasonClientGone, ErrClientGone)
@@ -110,22 +111,17 @@ func (b *bucket) releaseLocked(now int64) {
 		b.line.Leave(now)
 		b.endLocked(w, now, limiter.ReasonNone, nil)
 	}
-	if !left {
-		return
-	}
-	if b.line.Head() == nil {
-		b.timer.Stop()
-	} else {
-		b.armLocked(now)
-	}
 }
 
+// arm sets the timer to the head's turn, or stops it when nobody waits.
 func (b *bucket) armLocked(now int64) {
-	d := time.Duration(b.line.Due(now) - now)
-	if b.timer == nil {
-		b.timer = time.AfterFunc(d, b.wake)
-	} else {
-		b.timer.Reset(d)
+	switch head := b.line.Head(); {
+	case head != nil && b.timer == nil:
+		b.timer = time.AfterFunc(time.Duration(b.line.Due(now)-now), b.wake)
+	case head != nil:
+		b.timer.Reset(time.Duration(b.line.Due(now) - now))
+	case b.timer != nil:
+		b.timer.Stop()
 	}
 }
 
@@ -180,9 +176,7 @@ func (b *bucket) adopt(r *rules) {
 	}
 	b.rules = r
 	b.line.Adopt(now, r.Rate, r.Burst, r.Queue, r.MaxWait)
-	if b.line.Head() != nil {
-		b.armLocked(now)
-	}
+	b.armLocked(now)
 }
 
 // idle ranks the bucket for the map of lines; see keyed.New.

@@ -335,6 +335,22 @@ func TestRehearsalDecidesAsIfEnforced(t *testing.T) {
 	}
 }
 
+// Rehearsed requests stand behind those who wait, also while a timer is late.
+func TestRehearsedDoNotOvertake(t *testing.T) {
+	line := shaping.NewLine[int](mustRate(t, "1/s"), 1, 10, time.Minute)
+	fill(&line, epoch, 2)
+	if v := line.Rehearse(epoch); v.Wait != 2*time.Second || v.Ahead != 1 {
+		t.Fatalf("%+v", v)
+	}
+	now := epoch + 5*second
+	if n := line.Depth(now); n != 2 {
+		t.Fatalf("depth %d before the head has left", n)
+	}
+	if line.Leave(now) == nil || line.Depth(now) != 1 || line.Depth(now+second) != 0 {
+		t.Fatalf("depth %d, then %d", line.Depth(now), line.Depth(now+second))
+	}
+}
+
 func TestAllCancelAndTheNextStillWaits(t *testing.T) {
 	line := shaping.NewLine[int](mustRate(t, "1/s"), 1, 100, time.Hour)
 	_, waiting := fill(&line, epoch, 101)

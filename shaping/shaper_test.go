@@ -354,11 +354,15 @@ func TestScenarioX5X6(t *testing.T) {
 
 // x/time/rate: a wait that is longer than it may be is refused at once.
 func TestScenarioX7(t *testing.T) {
-	play(t, q(t, "1/s", 10, 2*time.Second), func(t *testing.T, s *scene) {
+	play(t, q(t, "1/s", 10, 2500*time.Millisecond), func(t *testing.T, s *scene) {
 		s.crowd(3)
 		a := s.ask("", nil)
-		if !a.over || a.ended != 0 || a.decision.Reason != limiter.ReasonMaxWait || a.decision.RetryAfter != time.Second {
+		d := a.decision
+		if !a.over || a.ended != 0 || d.Reason != limiter.ReasonMaxWait || d.RetryAfter != 500*time.Millisecond {
 			t.Fatalf("%+v", a)
+		}
+		if d.ResetAfter != d.RetryAfter {
+			t.Fatalf("more is free after %v, and trying again is worth it after %v", d.ResetAfter, d.RetryAfter)
 		}
 	})
 }
