@@ -19,7 +19,7 @@ import (
 // 140 requests a second at its compressed speed, and its busy clients come in
 // bursts of up to a hundred.
 const (
-	queueRate = "125/s"
+	queueRate = "120/s"
 	config    = `
 [server]
 listen = %q
@@ -36,8 +36,8 @@ url = "http://%s"
 
 [limit.per-client]
 algorithm = "token-bucket"
-rate = "10/s"
-burst = 8
+rate = "20/s"
+burst = 10
 key = "client-ip"
 
 [limit.fragile]
@@ -117,7 +117,9 @@ func run(t *testing.T, program string, requests []request, reload bool) outcome 
 	// A client has its answer a moment before the proxy has counted it.
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		out.metrics, err = metrics(admin)
-		must(err)
+		if err != nil {
+			t.Fatalf("%v; the end of the proxy's log:\n%s", err, tail(proxy.Output()))
+		}
 		if sum(out.metrics["shapeproxy_requests_total"]) >= len(requests) || time.Now().After(deadline) {
 			break
 		}
