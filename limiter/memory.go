@@ -1,7 +1,9 @@
 package limiter
 
 import (
+	"cmp"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/shapeproxy/shapeproxy/internal/keyed"
@@ -48,8 +50,17 @@ type Charge struct {
 // them out of a Take that shall not depend on them. Nothing is allocated for
 // up to eight charges on known keys when into has room.
 func (m *Memory) Take(into []Decision, charges []Charge) []Decision {
-	var few [8]spot
-	spots := lock(few[:0], charges)
+	var fewSpots [8]spot
+	var fewLatches [8]*keyed.Latch
+	spots, latches := fewSpots[:0], fewLatches[:0]
+	for _, c := range charges {
+		var latch *keyed.Latch
+		latch, spots = find(spots, c)
+		latches = insert(latches, latch)
+	}
+	for _, latch := range latches {
+		latch.Lock()
+	}
 	// Read under the locks, so that no key sees time run backwards.
 	now, at := m.now()
 
@@ -57,7 +68,7 @@ func (m *Memory) Take(into []Decision, charges []Charge) []Decision {
 	for i, c := range charges {
 		h := spots[i].hash
 		c.Limit.budgets.settle(h, now)
-		wait := c.Limit.budgets.wait(h, now, spots[i].cost)
+		wait := c.Limit.budgets.wait(h, now, spots[i].total)
 		refused = refused || wait > 0
 		into = append(into, Decision{RetryAfter: time.Duration(wait)})
 	}
@@ -71,7 +82,9 @@ func (m *Memory) Take(into []Decision, charges []Charge) []Decision {
 	for i, c := range charges {
 		c.Limit.describe(&into[first+i], c.Limit.budgets.state(spots[i].hash, now), at)
 	}
-	unlock(spots)
+	for _, latch := range latches {
+		latch.Unlock()
+	}
 	return into
 }
 
@@ -106,57 +119,36 @@ func (m *Memory) Return(charges []Charge, at time.Time) {
 
 // A spot is where a charge finds its state.
 type spot struct {
-	latch *keyed.Latch
+	limit *Limit
 	hash  uint64
-	cost  int64 // of this charge and those before it on the same state
-	held  *keyed.Latch
+	cost  int64
+	total int64 // of this charge and those before it on the same state; 0 when cost is
 }
 
-// lock finds the charges' states and locks them, each shard once and in the
-// one order that all follow: another request may name the same limits in
-// another order.
-func lock(spots []spot, charges []Charge) []spot {
-	for i, c := range charges {
-		latch, hash := c.Limit.budgets.locate(c.Key)
-		s := spot{latch: latch, hash: hash, cost: max(0, c.Cost)}
-		fresh := true
-		for j, o := range spots {
-			if o.latch != latch {
-				continue
+// find appends the spot of c.
+func find(spots []spot, c Charge) (*keyed.Latch, []spot) {
+	latch, hash := c.Limit.budgets.locate(c.Key)
+	s := spot{limit: c.Limit, hash: hash, cost: max(0, c.Cost)}
+	if s.total = s.cost; s.cost > 0 {
+		for _, o := range spots {
+			if o.limit == s.limit && o.hash == hash {
+				s.total = addCost(s.total, o.cost)
 			}
-			fresh = false
-			if o.hash == hash && c.Cost > 0 {
-				s.cost = addCost(s.cost, max(0, charges[j].Cost))
-			}
-		}
-		spots = append(spots, s)
-		if !fresh {
-			continue
-		}
-		// Insert into the order kept in held, beside the spots.
-		for j := i; ; j-- {
-			if j > 0 && (spots[j-1].held == nil || spots[j-1].held.Order > latch.Order) {
-				spots[j].held = spots[j-1].held
-				continue
-			}
-			spots[j].held = latch
-			break
 		}
 	}
-	for _, s := range spots {
-		if s.held != nil {
-			s.held.Lock()
-		}
-	}
-	return spots
+	return latch, append(spots, s)
 }
 
-func unlock(spots []spot) {
-	for _, s := range spots {
-		if s.held != nil {
-			s.held.Unlock()
-		}
+// insert puts a latch into its place in an ascending list, once: all requests
+// lock in this order, as another may name the same limits the other way round.
+func insert(latches []*keyed.Latch, l *keyed.Latch) []*keyed.Latch {
+	i, found := slices.BinarySearchFunc(latches, l, func(a, b *keyed.Latch) int {
+		return cmp.Compare(a.Order, b.Order)
+	})
+	if found {
+		return latches
 	}
+	return slices.Insert(latches, i, l)
 }
 
 // addCost stops at the greatest cost, which no limit lets through but one that

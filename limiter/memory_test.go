@@ -244,7 +244,33 @@ func TestNewLimitRefuses(t *testing.T) {
 	}
 }
 
-func TestDecisionsBearTheirPolicy(t *testing.T) {
+// TestE3_RefillRacesWithTakes: takes at the very instants of the refills, from
+// many goroutines, never get more than the burst and what was refilled.
+func TestE3_RefillRacesWithTakes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := open(t, policy(limiter.TokenBucket, 2, 2*time.Second))
+		var passed atomic.Int64
+		var all sync.WaitGroup
+		for range 8 {
+			all.Go(func() {
+				for range 11 {
+					if l.Take("a", 1).Allowed {
+						passed.Add(1)
+					}
+					time.Sleep(time.Second)
+				}
+			})
+		}
+		all.Wait()
+		if n := passed.Load(); n != 2+10 {
+			t.Errorf("%d passed, want 2 and 10 refilled", n)
+		}
+	})
+}
+
+// TestN3_OneBucketOwnStatus: two routes that name a limit share its bucket, and
+// the limit's own status is what both are told.
+func TestN3_OneBucketOwnStatus(t *testing.T) {
 	p := policy(limiter.FixedWindow, 1, time.Hour)
 	p.Name, p.Status, p.DryRun = "daily", 503, true
 	l := open(t, p)
