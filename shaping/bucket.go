@@ -170,7 +170,6 @@ func (b *bucket) adopt(r *rules) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := b.clock.now()
-	b.releaseLocked(now) // by the old rules, under which they were due
 	if b.rules.DryRun && !r.DryRun {
 		b.line.EndRehearsal(now)
 	}

@@ -129,3 +129,32 @@ func TestEarlyWakeUp(t *testing.T) {
 		}
 	})
 }
+
+// A change of the limit while the timer is late: who was due stays due, and
+// only he.
+func TestAdoptWithLateTimer(t *testing.T) {
+	for _, rate := range []string{"1/h", "50/s"} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBucket(t, "2/s", 3)
+			b.arrive()
+			_, w1 := b.arrive()
+			_, w2 := b.arrive()
+			if !b.armed() {
+				t.Fatal("no timer")
+			}
+			time.Sleep(3 * time.Second)
+			b.adopt(newBucket(t, rate, 3).rules)
+			synctest.Wait()
+			time.Sleep(1) // a timer for now needs the clock to move
+			synctest.Wait()
+			if !ended(w1) || ended(w2) {
+				t.Fatalf("%s: ended %v, %v", rate, ended(w1), ended(w2))
+			}
+			time.Sleep(b.rules.Rate.Interval())
+			synctest.Wait()
+			if !ended(w2) {
+				t.Fatalf("%s: the next does not leave an interval later", rate)
+			}
+		})
+	}
+}
