@@ -67,20 +67,20 @@ func parseHop(s string) (netip.Addr, bool) {
 	if len(s) > maxHop {
 		return netip.Addr{}, false
 	}
-	a, err := netip.ParseAddr(s)
-	if err != nil {
-		if ap, portErr := netip.ParseAddrPort(s); portErr == nil {
-			a, err = ap.Addr(), nil
-		} else if inner, ok := strings.CutPrefix(s, "["); ok {
-			if inner, ok = strings.CutSuffix(inner, "]"); ok && strings.Contains(inner, ":") {
-				a, err = netip.ParseAddr(inner)
-			}
-		}
+	// The form decides how to read it, as a failed attempt would allocate.
+	var a netip.Addr
+	var err error
+	switch colons := strings.Count(s, ":"); {
+	case strings.HasPrefix(s, "[") && strings.HasSuffix(s, "]") && colons > 0:
+		a, err = netip.ParseAddr(s[1 : len(s)-1])
+	case strings.HasPrefix(s, "[") || colons == 1:
+		var ap netip.AddrPort
+		ap, err = netip.ParseAddrPort(s)
+		a = ap.Addr()
+	default:
+		a, err = netip.ParseAddr(s)
 	}
-	if err != nil {
-		return netip.Addr{}, false
-	}
-	return a.Unmap().WithZone(""), true
+	return a.Unmap().WithZone(""), err == nil
 }
 
 // maxHop is longer than any address with brackets, zone and port.

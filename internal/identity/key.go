@@ -124,7 +124,7 @@ func namedPart(kind Kind, name string) (Part, error) {
 	switch kind {
 	case Header:
 		if !isToken(name) {
-			return Part{}, fmt.Errorf("%q is not a header's name", name)
+			return Part{}, fmt.Errorf("%q is not a header's name; write one such as \"header:X-Api-Key\"", name)
 		}
 		if strings.EqualFold(name, "Host") {
 			return Part{}, errors.New("the Host header is the key \"host\"; write that")
@@ -135,7 +135,7 @@ func namedPart(kind Kind, name string) (Part, error) {
 		name = textproto.CanonicalMIMEHeaderKey(name)
 	case Cookie:
 		if !isToken(name) {
-			return Part{}, fmt.Errorf("%q is not a cookie's name", name)
+			return Part{}, fmt.Errorf("%q is not a cookie's name; write one such as \"cookie:session\"", name)
 		}
 	case Query:
 		// The comma separates parts in Key.String.
