@@ -18,8 +18,10 @@ import (
 // [Line.Cancel] for a waiter that gives up. Due changes only by Arrive, Leave,
 // Cancel, Adopt and a clock set back.
 //
-// Every operation takes constant time. Times are as for Pace. A Line is not
-// safe for concurrent use, and must not be copied while anybody waits.
+// Every operation takes constant time. Times are as for Pace: now is always the
+// present, as an earlier instant than the last one says that the clock was set
+// back. A Line is not safe for concurrent use, and must not be copied while
+// anybody waits.
 type Line[T any] struct {
 	pace    Pace
 	places  int

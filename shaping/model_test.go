@@ -64,22 +64,13 @@ func (m *model) lagging(now int64) int64 {
 	return max(m.due(now), (now-int64(shaping.Slack))*m.count)
 }
 
+// ceil is the first whole nanosecond that is not before.
 func (m *model) ceil(units int64) int64 {
-	return int64(math.Floor(float64(units)/float64(m.count))) + m.fraction(units)
-}
-
-// fraction is 1 when units is no whole number of nanoseconds. It also mends the
-// rounding of a float64.
-func (m *model) fraction(units int64) int64 {
-	floor := int64(math.Floor(float64(units) / float64(m.count)))
-	n := int64(0)
-	for (floor+n)*m.count < units {
-		n++
+	ns := units / m.count
+	if units%m.count > 0 {
+		ns++
 	}
-	for (floor+n-1)*m.count >= units {
-		n--
-	}
-	return n
+	return ns
 }
 
 func (m *model) wait(now int64, ahead int) time.Duration {

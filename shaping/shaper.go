@@ -168,7 +168,7 @@ func (s *Shaper) full() limiter.Decision {
 	r := s.rules.Load()
 	d := r.decision(s.clock.at(s.clock.now()))
 	d.Reason = limiter.ReasonQueueFull
-	// Nobody who waits now will do so for longer.
+	// By then whoever waits now has left, and his line may go.
 	d.RetryAfter, d.ResetAfter = r.MaxWait, r.MaxWait
 	return d
 }
