@@ -93,52 +93,6 @@ func (t *table) finish() {
 	}
 }
 
-// A text is a string of the file with its environment variables put in.
-type text struct {
-	value string
-	raw   string // as the file has it
-	path  []string
-}
-
-var variable = regexp.MustCompile(`\$\{([^}]*)\}?`)
-var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
-
-// expand puts in environment variables. What a variable's value holds is not
-// looked at again.
-func (d *decoder) expand(raw string, path []string) (text, bool) {
-	ok := true
-	value := variable.ReplaceAllStringFunc(raw, func(found string) string {
-		name := variable.FindStringSubmatch(found)[1]
-		if !strings.HasSuffix(found, "}") || !variableName.MatchString(name) {
-			d.problem(path, "%q does not name an environment variable; write ${NAME}", found)
-			ok = false
-			return ""
-		}
-		v, set := d.getenv(name)
-		if !set {
-			d.problem(path, "the environment variable %s is not set; set it, or write the value instead of ${%s}", name, name)
-			ok = false
-		}
-		return v
-	})
-	return text{value, raw, path}, ok
-}
-
-// A discreet error quotes nothing of the value it is about.
-type discreet string
-
-func (e discreet) Error() string { return string(e) }
-
-// invalid notes that x is not a form, such as "a duration". An error that may
-// quote the value is kept back when the value came from the environment.
-func (d *decoder) invalid(x text, form string, err error) {
-	if _, safe := err.(discreet); x.value != x.raw && !safe {
-		d.problem(x.path, "what %q stands for cannot be used; it must be %s", x.raw, form)
-		return
-	}
-	d.problem(x.path, "%v", err)
-}
-
 // text reads a string. The form says what is meant, with an example.
 func (t *table) text(key, form string, use func(string) error) {
 	v, ok := t.take(key)
@@ -265,8 +219,8 @@ func (t *table) int(key string, dst *int, least, most int64) {
 	*dst = int(n)
 }
 
-// quantity reads a number with a unit. A bare number goes to use all the same,
-// as its error says which unit is likely meant.
+// quantity reads a number with a unit. A bare number is given to use all the
+// same, which must refuse it, as its error says which unit is likely meant.
 func (t *table) quantity(key, form string, use func(string) error) {
 	var number string
 	switch v := t.values[key].(type) {
@@ -279,11 +233,7 @@ func (t *table) quantity(key, form string, use func(string) error) {
 		return
 	}
 	t.take(key)
-	err := use(number)
-	if err == nil {
-		err = fmt.Errorf("%s needs a unit; write %s", number, form)
-	}
-	t.bad(key, "%v", err)
+	t.bad(key, "%v", use(number))
 }
 
 func (t *table) duration(key string, dst *time.Duration) {
@@ -363,8 +313,8 @@ func (t *table) subs(key, what, example string) []*table {
 	return nil
 }
 
-// name matches the names of limits and upstreams.
-var name = regexp.MustCompile(`^[A-Za-z0-9._-]+$`)
+// nameForm matches the names of limits and upstreams.
+var nameForm = regexp.MustCompile(`^[A-Za-z0-9._-]+$`)
 
 // named returns the tables [key.NAME] in the file's order.
 func (t *table) named(key, what string) []*table {
@@ -380,7 +330,7 @@ func (t *table) named(key, what string) []*table {
 		case !isTable:
 			parent.bad(n, "is outside of any table; write [%s.NAME] above it, with a name of your choice", key)
 			continue
-		case !name.MatchString(n):
+		case !nameForm.MatchString(n):
 			parent.bad(n, "a name is made of letters, digits, \"-\", \"_\" and \".\"; choose another")
 		}
 		list = append(list, t.d.table(what, parent.at(n), values))

@@ -20,7 +20,7 @@ func TestParseSize(t *testing.T) {
 			t.Errorf("%q: got %d, %v, want %d", tt.text, got, err, tt.want)
 		}
 	}
-	for n, want := range map[int64]string{1: "1B", 1024: "1KiB", 1025: "1025B", 3 << 29: "1536MiB", 1 << 30: "1GiB"} {
+	for n, want := range map[int64]string{1: "1B", 1024: "1KiB", 1025: "1025B", 10_000_000: "10MB", 5000: "5KB", 3 << 29: "1536MiB", 1 << 30: "1GiB"} {
 		if got := formatSize(n); got != want {
 			t.Errorf("%d: got %s, want %s", n, got, want)
 		}
@@ -76,6 +76,24 @@ in = { p = 1, q = { r = [ 1,
 	}
 }
 
+// A file of brackets is not followed down: what lies deep has the line of what
+// encloses it.
+func TestLinesOfDeepLists(t *testing.T) {
+	depth := 2000
+	text := "\na = " + strings.Repeat("[\n", depth) + strings.Repeat("]", depth) + "\n"
+	x := indexLines([]byte(text))
+	if len(x.offsets) > 20 {
+		t.Errorf("%d places noted", len(x.offsets))
+	}
+	path := []string{"a"}
+	for range depth {
+		path = append(path, element(0))
+	}
+	if got := x.line(path); got < 2 || got > 10 {
+		t.Errorf("line %d", got)
+	}
+}
+
 // FuzzLoad looks for a text that crashes the reading, or a problem that is not
 // one line with a place.
 func FuzzLoad(f *testing.F) {
@@ -84,7 +102,7 @@ func FuzzLoad(f *testing.F) {
 		"[limit]\n\"a\\nb\" = { \"c\\u001b\" = 1 }\n", "a = { b = [ { c = 1 } ] }\n", "[[limit.a]]\n[limit.a.b]\n", "x = \"${\"\ny = \"${A}${B\"\n",
 		"[[a.b]]\n[a.b.c]\n[[a.b]]\n[a.b.c]\n", "server.listen = [\n1,\n\"a\"]\n[admin]\nlisten = \"${A}\"\n",
 		"[upstream.app]\nurl = \"http://${A}@x/\"\nset_headers.\"X\\n\" = \"\\r\"\n", "\xef\xbb\xbf[server]\n", "a = " + strings.Repeat("[", 500),
-		"[limit.a]\nalgorithm = \"leaky-bucket\"\nrate = \"1/36500d\"\nburst = 9223372036854775807\nqueue = inf\nwindow = 1979-05-27\n",
+		"x = [[[[[[[[[[[[1]]]]]]]]]]]]\n", "[limit.a]\nalgorithm = \"leaky-bucket\"\nrate = \"1/36500d\"\nburst = 9223372036854775807\nqueue = inf\nwindow = 1979-05-27\n",
 	} {
 		f.Add(seed)
 	}

@@ -54,10 +54,14 @@ func (l Limit) form() string {
 func (l Limit) explain(ipv6Prefix int) []string {
 	lines := []string{l.passes(), l.counts(ipv6Prefix)}
 	if named := slices.ContainsFunc(l.Key.Parts(), func(p identity.Part) bool { return p.Name != "" }); named {
-		lines = append(lines, map[string]string{
-			"shared": "requests without it are counted together, as one",
-			"skip":   "requests without it are not limited here",
-			"reject": "requests without it are refused with 400",
+		who := "requests without it"
+		if len(l.Key.Parts()) > 1 {
+			who = "requests that lack one of these"
+		}
+		lines = append(lines, who+map[string]string{
+			"shared": " are counted together, as one",
+			"skip":   " are not limited here",
+			"reject": " are refused with 400",
 		}[l.MissingKey])
 	}
 	if !l.Exempt.Empty() {

@@ -2,10 +2,11 @@ package config
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"os"
+	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/BurntSushi/toml"
@@ -139,15 +140,10 @@ func cause(err error) string {
 
 // oneLine keeps a foreign message from breaking the form of one line a problem.
 func oneLine(s string) string {
-	quoted := fmt.Sprintf("%q", s)
-	if quoted == `"`+s+`"` {
-		return s
-	}
-	clean := []rune(s)
-	for i, r := range clean {
-		if r < ' ' || r == 0x7f {
-			clean[i] = ' '
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
 		}
-	}
-	return string(clean)
+		return r
+	}, s)
 }

@@ -35,20 +35,16 @@ func didYouMean(word string, candidates []string) string {
 	return "write " + oneOf(candidates)
 }
 
-func oneOf(words []string) string {
-	if len(words) < 2 {
-		return strings.Join(words, "")
-	}
-	last := len(words) - 1
-	return strings.Join(words[:last], ", ") + " or " + words[last]
-}
+func oneOf(words []string) string { return enumerate(words, " or ") }
 
-func allOf(words []string) string {
-	if len(words) < 2 {
+func allOf(words []string) string { return enumerate(words, " and ") }
+
+func enumerate(words []string, conjunction string) string {
+	last := len(words) - 1
+	if last < 1 {
 		return strings.Join(words, "")
 	}
-	last := len(words) - 1
-	return strings.Join(words[:last], ", ") + " and " + words[last]
+	return strings.Join(words[:last], ", ") + conjunction + words[last]
 }
 
 func letters(s string) string {

@@ -44,7 +44,7 @@ func formatSize(n int64) string {
 	for _, u := range []struct {
 		name string
 		n    int64
-	}{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}} {
+	}{{"GiB", 1 << 30}, {"GB", 1e9}, {"MiB", 1 << 20}, {"MB", 1e6}, {"KiB", 1 << 10}, {"KB", 1e3}} {
 		if n >= u.n && n%u.n == 0 {
 			return strconv.FormatInt(n/u.n, 10) + u.name
 		}
