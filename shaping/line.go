@@ -15,13 +15,13 @@ import (
 //
 // A driver puts every request to [Line.Arrive]. While [Line.Head] is not nil it
 // sees to it that [Line.Leave] is called at [Line.Due] or soon after, and
-// [Line.Cancel] for a waiter that gives up. Due changes only by Arrive, Leave,
-// Cancel, Adopt and a clock set back.
+// [Line.Cancel] for a waiter that gives up. While somebody waits, Due changes
+// only by Leave, Adopt and a clock set back.
 //
-// Every operation takes constant time. Times are as for Pace: now is always the
-// present, as an earlier instant than the last one says that the clock was set
-// back. A Line is not safe for concurrent use, and must not be copied while
-// anybody waits.
+// Every operation takes constant time, where each rehearsed request pays for
+// its own leaving. Times are as for Pace: now is always the present, as an
+// instant before the last one says that the clock was set back. A Line is not
+// safe for concurrent use, and must not be copied while anybody waits.
 type Line[T any] struct {
 	pace    Pace
 	places  int
