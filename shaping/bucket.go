@@ -2,16 +2,11 @@ package shaping
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 
 	"github.com/shapeproxy/shapeproxy/limiter"
 )
-
-// ErrClientGone is Acquire's error for a request whose gone function said that
-// its client had left, when its context did not know yet.
-var ErrClientGone = errors.New("the client left while its request waited")
 
 // A bucket is the waiting around one Line: a mutex, a timer that runs only while
 // somebody waits, and a channel for each who does. There is no goroutine that
@@ -105,7 +100,7 @@ func (b *bucket) releaseLocked(now int64) {
 	for w := b.line.Head(); w != nil && b.line.Due(now) <= now; w = b.line.Head() {
 		if w.Value.gone != nil && w.Value.gone() {
 			b.line.Cancel(w) // and the same departure is the next one's
-			b.endLocked(w, now, limiter.ReasonClientGone, ErrClientGone)
+			b.endLocked(w, now, limiter.ReasonClientGone, limiter.ErrClientGone)
 			continue
 		}
 		b.line.Leave(now)

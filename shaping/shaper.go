@@ -115,7 +115,7 @@ func New(p Policy) (*Shaper, error) {
 // A request that is released or refused has a nil error; see
 // [limiter.Decision]. One that leaves while it waits has a Decision that is
 // not Allowed, with limiter.ReasonClientGone, and the error context.Cause(ctx),
-// or ErrClientGone if it was gone that noticed. A context that is done already
+// or limiter.ErrClientGone if it was gone that noticed. A context that is done already
 // uses nothing.
 //
 // gone may be nil. It is called at most once, just before the request would be

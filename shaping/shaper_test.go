@@ -89,7 +89,7 @@ func TestGoneIsAskedBeforeRelease(t *testing.T) {
 				want = 3 * time.Second
 			}
 			a := all[i]
-			if a.err != shaping.ErrClientGone || a.decision.Reason != limiter.ReasonClientGone || a.decision.Waited != want || a.ended != want {
+			if a.err != limiter.ErrClientGone || a.decision.Reason != limiter.ReasonClientGone || a.decision.Waited != want || a.ended != want {
 				t.Fatalf("request %d: %+v", i, a)
 			}
 		}
