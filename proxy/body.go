@@ -23,6 +23,7 @@ const keptBytes = 4 << 10
 type clientBody struct {
 	io.ReadCloser
 	read    atomic.Int64
+	ended   atomic.Bool // it was read to its end, or to its fault
 	broken  atomic.Pointer[error]
 	kept    []byte // all that was read, while that is little
 	pending []byte // kept bytes to be read again
@@ -43,6 +44,9 @@ func (b *clientBody) Read(p []byte) (int, error) {
 		} else {
 			b.kept, b.lost = nil, true
 		}
+	}
+	if err != nil {
+		b.ended.Store(true)
 	}
 	if err != nil && err != io.EOF {
 		b.broken.CompareAndSwap(nil, &err)
@@ -119,6 +123,25 @@ func (a *attempt) stop() bool {
 // emptyBody is no body, but not one that net/http's Transport would take for a
 // licence to send its request twice.
 type emptyBody struct{}
+
+// sendEmpty gives a request such a body. It is sent as no body at all: not in
+// chunks, as the Transport would send one whose length it does not know, and
+// which some servers refuse, but with the length that it has where the client
+// gave one or servers expect one. The Transport leaves out a Content-Length
+// that is spelled in canonical form, and HTTP/2 any.
+func sendEmpty(req *http.Request) {
+	req.Body = emptyBody{}
+	req.TransferEncoding = identity
+	_, given := req.Header["Content-Length"]
+	if given || req.Method == http.MethodPost || req.Method == http.MethodPut || req.Method == http.MethodPatch {
+		req.Header["content-length"] = zero
+	}
+}
+
+var (
+	identity = []string{"identity"}
+	zero     = []string{"0"}
+)
 
 func (emptyBody) Read([]byte) (int, error) { return 0, io.EOF }
 func (emptyBody) Close() error             { return nil }

@@ -49,7 +49,7 @@ type Event struct {
 	Reason   limiter.Reason // why it was refused; empty if it was not
 	Policy   string         // the limit that refused it
 	Error    string         // what went wrong, in the words of Proxy-Status; empty if nothing
-	Received int64          // bytes of its body that were read
+	Received int64          // bytes of its body that were read; for an upgraded connection, all bytes from the client
 	Sent     int64          // bytes of the answer's body; for an upgraded connection, all bytes sent to the client
 	Duration time.Duration  // from Start to the end of the answer
 

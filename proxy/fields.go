@@ -30,16 +30,20 @@ const (
 
 // WriteRateLimit puts the fields of the dialects for a permit on an answer.
 // Limits in dry run are not told. Where the answer has such fields already,
-// from the upstream, lists are added to, and of single values the one with
-// less remaining stays, so that ours never loosen theirs.
+// from the upstream, lists are added to, and of single values those with less
+// remaining stay, or those that cannot be read, so that ours never loosen
+// theirs.
 func WriteRateLimit(h http.Header, dialects []Dialect, p limiter.Permit) {
 	if p.Policy == "" {
 		return
 	}
 	for _, dialect := range dialects {
+		if p.Limit == 0 && dialect != DialectIETF {
+			continue // refused for a missing key: there is no quota to tell
+		}
 		switch dialect {
 		case DialectIETF:
-			writeLists(h, p.All)
+			writeLists(h, p)
 		case DialectIETF03:
 			writeTriple(h, "Ratelimit-", p.Decision, resetSeconds(p.Decision))
 		case DialectX:
@@ -48,18 +52,17 @@ func WriteRateLimit(h http.Header, dialects []Dialect, p limiter.Permit) {
 			at := p.At.Add(time.Duration(resetSeconds(p.Decision)) * time.Second)
 			writeTriple(h, "X-Ratelimit-", p.Decision, at.Unix())
 		case DialectShopify:
-			used := strconv.FormatInt(p.Limit-p.Remaining, 10)
-			h.Set("X-Shopify-Shop-Api-Call-Limit", used+"/"+strconv.FormatInt(p.Limit, 10))
+			writeShopify(h, p.Decision)
 		}
 	}
 }
 
 // writeLists adds the two structured fields: lists of strings with parameters
 // (RFC 9651). Names of limits need no escaping.
-func writeLists(h http.Header, all []limiter.Decision) {
+func writeLists(h http.Header, p limiter.Permit) {
 	var policies, states []byte
-	for i := range all {
-		d := &all[i]
+	for i := range p.All {
+		d := &p.All[i]
 		if d.DryRun || d.Limit == 0 {
 			continue
 		}
@@ -72,7 +75,12 @@ func writeLists(h http.Header, all []limiter.Decision) {
 			policies = appendParameter(policies, "w", Seconds(d.Window))
 		}
 		states = appendParameter(appendName(states, d.Policy), "r", d.Remaining)
-		states = appendParameter(states, "t", resetSeconds(*d))
+		reset := resetSeconds(*d)
+		if !p.Allowed {
+			// Retry-After is the longest wait that a refused client is told of.
+			reset = min(reset, Seconds(p.RetryAfter))
+		}
+		states = appendParameter(states, "t", reset)
 	}
 	if len(policies) > 0 {
 		h.Add("Ratelimit-Policy", string(policies))
@@ -89,12 +97,29 @@ func appendParameter(b []byte, name string, n int64) []byte {
 }
 
 func writeTriple(h http.Header, prefix string, d limiter.Decision, reset int64) {
-	if theirs, err := strconv.ParseInt(h.Get(prefix+"Remaining"), 10, 64); err == nil && theirs < d.Remaining {
-		return
+	if theirs := h.Get(prefix + "Remaining"); theirs != "" {
+		left, err := strconv.ParseInt(theirs, 10, 64)
+		until, _ := strconv.ParseInt(h.Get(prefix+"Reset"), 10, 64)
+		if err != nil || left < d.Remaining || left == d.Remaining && until > reset {
+			return
+		}
 	}
 	h.Set(prefix+"Limit", strconv.FormatInt(d.Limit, 10))
 	h.Set(prefix+"Remaining", strconv.FormatInt(d.Remaining, 10))
 	h.Set(prefix+"Reset", strconv.FormatInt(reset, 10))
+}
+
+func writeShopify(h http.Header, d limiter.Decision) {
+	const name = "X-Shopify-Shop-Api-Call-Limit"
+	if theirs := h.Get(name); theirs != "" {
+		used, size, _ := strings.Cut(theirs, "/")
+		u, err1 := strconv.ParseInt(used, 10, 64)
+		s, err2 := strconv.ParseInt(size, 10, 64)
+		if err1 != nil || err2 != nil || s-u < d.Remaining {
+			return
+		}
+	}
+	h.Set(name, strconv.FormatInt(d.Limit-d.Remaining, 10)+"/"+strconv.FormatInt(d.Limit, 10))
 }
 
 // resetSeconds is the time until more becomes available, on a refusal never

@@ -34,12 +34,11 @@ type Site struct {
 // A Proxy is the handler in front: it picks a request's route, asks the
 // route's Limiter, and forwards or refuses. It is safe for concurrent use.
 type Proxy struct {
-	site     atomic.Pointer[Site]
-	observe  Observer
-	log      *slog.Logger
-	buffers  bufferPool
-	running  sync.WaitGroup // one for each request, upgraded connections included
-	stopping atomic.Bool
+	site    atomic.Pointer[Site]
+	observe Observer
+	log     *slog.Logger
+	buffers bufferPool
+	running sync.WaitGroup // one for each request, upgraded connections included
 }
 
 // New returns a Proxy that answers 404 until Serve gives it a Site.
@@ -91,7 +90,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.running.Add(1)
 	defer p.running.Done()
 	x := &exchange{proxy: p, site: p.site.Load(), r: r}
-	x.w = answer{ResponseWriter: w, final: x.finalFields}
+	x.w = answer{ResponseWriter: w, final: x.finalFields, finalOnly: !r.ProtoAtLeast(1, 1)}
 	x.event = Event{Start: time.Now(), Proto: r.Proto, Method: clip(r.Method, 32), Host: clip(r.Host, 256)}
 	defer x.end()
 	x.serve()
@@ -112,7 +111,12 @@ func (x *exchange) serve() {
 			_ = http.NewResponseController(x.w.ResponseWriter).EnableFullDuplex()
 		}
 		x.body = &clientBody{ReadCloser: r.Body}
-		r.Body = x.body
+		// A copy, for net/http looks at the type of the body in its own request
+		// to tell whether the connection can serve another one: with ours in
+		// there, an unread rest of a body was read as the next request.
+		in := *r
+		in.Body = x.body
+		x.r, r = &in, &in
 	}
 
 	to, bad := readTarget(r)
@@ -241,7 +245,12 @@ func (x *exchange) forward() {
 		x.fail(http.StatusBadRequest, "http_request_error", "the path begins with two slashes and has characters that must be percent-encoded")
 		return
 	}
-	x.upgrade = wantsWebSocket(x.r)
+	x.upgrade = wantsWebSocket(x.r) && up.opts.Scheme != "h2c"
+	if !x.upgrade {
+		// Else httputil.ReverseProxy judges it, and what it does not like would
+		// be the upstream's fault.
+		delete(x.r.Header, "Upgrade")
+	}
 
 	x.event.Upstream = up.opts.Name
 	if x.event.Departed = x.permit.Departed(); x.event.Departed.IsZero() {
@@ -266,8 +275,11 @@ func (x *exchange) forward() {
 // answered is called with the head of the upstream's answer.
 func (x *exchange) answered(res *http.Response) error {
 	x.event.UpstreamDuration = time.Since(x.event.Departed)
-	if res.StatusCode == http.StatusSwitchingProtocols && !x.upgrade {
+	switch {
+	case res.StatusCode == http.StatusSwitchingProtocols && !x.upgrade:
 		return errUnaskedUpgrade
+	case res.StatusCode < 200 && res.StatusCode != http.StatusSwitchingProtocols:
+		return errStatus // "000" and "099" are three digits, and so pass net/http
 	}
 	x.event.UpstreamStatus = res.StatusCode
 	return nil
@@ -308,12 +320,34 @@ func (x *exchange) finalFields(h http.Header) {
 	if _, ok := h["Content-Type"]; !ok {
 		h["Content-Type"] = nil // else net/http guesses one from the body
 	}
-	if x.body != nil && (len(x.r.TransferEncoding) > 0 || !x.r.ProtoAtLeast(1, 1)) {
-		// A chunked request that also had a Content-Length looks the same here
-		// as one that had not, and whoever sent it may disagree with us on
-		// where the next one begins (RFC 9112, section 6.1).
+	if x.lastOnConnection() {
 		h.Set("Connection", "close")
 	}
+}
+
+// lastOnConnection reports whether the client must be told that its HTTP/1
+// connection ends with this answer, as it may disagree with us on where the
+// next request begins.
+func (x *exchange) lastOnConnection() bool {
+	r := x.r
+	switch {
+	case r.ProtoMajor != 1:
+		return false
+	case r.Method == http.MethodConnect: // it may have sent on for a tunnel
+		return true
+	case !r.ProtoAtLeast(1, 1):
+		// net/http ignores a Transfer-Encoding in HTTP/1.0 and hides that it was
+		// there; behind it, chunks would be read as requests.
+		return true
+	case len(r.TransferEncoding) > 0:
+		// A chunked request that also had a Content-Length looks the same here
+		// as one that had not (RFC 9112, section 6.1).
+		return true
+	}
+	// In full duplex, net/http does not look after what is left of a body: a
+	// rest that is slow, or of which it reads no more, would be read as the next
+	// request.
+	return x.body != nil && !x.body.ended.Load()
 }
 
 // end tells the story of the request, also when it ends in a panic: an answer
@@ -335,13 +369,22 @@ func (x *exchange) end() {
 	if p != nil {
 		x.explainCut()
 	}
-	e.Received, e.Sent = x.body.received(), x.w.sent.Load()
+	e.Received, e.Sent = x.body.received()+x.w.received.Load(), x.w.sent.Load()
+	if x.body != nil && !x.body.ended.Load() && x.r.ProtoMajor == 1 {
+		// net/http reads on for a while before it closes, lest a reset should
+		// overtake the answer.
+		_ = http.NewResponseController(x.w.ResponseWriter).SetReadDeadline(time.Now().Add(linger))
+	}
 	e.Duration = time.Since(e.Start)
 	x.proxy.observe.Done(e)
 	if p != nil {
 		panic(p)
 	}
 }
+
+// linger is how long a client may go on to send the body of a request that has
+// been answered.
+const linger = 5 * time.Second
 
 // explainCut says of an answer that was cut, or never given, who is to blame.
 func (x *exchange) explainCut() {

@@ -3,9 +3,11 @@ package proxy
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/shapeproxy/shapeproxy/limiter"
 )
@@ -29,7 +31,7 @@ const quotaExceeded = "https://iana.org/assignments/http-problem-types#quota-exc
 func (x *exchange) fail(status int, kind, detail string) {
 	x.event.Error = kind
 	x.w.Header().Set("Proxy-Status", proxyStatus(kind, ""))
-	x.write(problem{Type: "about:blank", Title: http.StatusText(status), Status: status, Detail: detail})
+	x.write(problem{Type: "about:blank", Title: http.StatusText(status), Status: status, Detail: detail}, grpcStatus(status))
 }
 
 // refuse answers for the limit that said no.
@@ -40,7 +42,8 @@ func (x *exchange) refuse(p limiter.Permit) {
 	}
 	x.event.Reason, x.event.Policy = p.Reason, p.Policy
 	h := x.w.Header()
-	if status != http.StatusBadRequest && p.RetryAfter != limiter.Never {
+	quota := p.Reason != limiter.ReasonMissingKey
+	if quota && p.RetryAfter != limiter.Never {
 		h.Set("Retry-After", strconv.FormatInt(Seconds(p.RetryAfter), 10))
 	}
 	h.Set("Proxy-Status", proxyStatus("http_request_denied", strings.ReplaceAll(string(p.Reason), "_", " ")))
@@ -48,7 +51,7 @@ func (x *exchange) refuse(p limiter.Permit) {
 		Type: quotaExceeded, Title: "Quota exceeded", Status: status,
 		Detail: refusalDetail(p.Decision), Reason: p.Reason,
 	}
-	if status == http.StatusBadRequest {
+	if !quota {
 		body.Type, body.Title = "about:blank", http.StatusText(status)
 	}
 	for _, d := range p.All {
@@ -56,7 +59,11 @@ func (x *exchange) refuse(p limiter.Permit) {
 			body.Violated = append(body.Violated, d.Policy)
 		}
 	}
-	x.write(body)
+	code := grpcStatus(status)
+	if quota && status != http.StatusServiceUnavailable {
+		code = grpcResourceExhausted // whatever status its owner chose
+	}
+	x.write(body, code)
 }
 
 func refusalDetail(d limiter.Decision) string {
@@ -82,13 +89,14 @@ func refusalDetail(d limiter.Decision) string {
 }
 
 // write sends a problem, as a gRPC status to a gRPC client.
-func (x *exchange) write(p problem) {
+func (x *exchange) write(p problem, grpcCode string) {
+	x.dropBody()
 	h := x.w.Header()
 	if isGRPC(x.r) {
 		// A response of trailers only: the status stands in the header
 		// (gRPC over HTTP/2, "Responses").
 		h.Set("Content-Type", "application/grpc")
-		h.Set("Grpc-Status", grpcStatus(p.Status))
+		h.Set("Grpc-Status", grpcCode)
 		h.Set("Grpc-Message", grpcMessage(p.Title+": "+p.Detail))
 		x.w.WriteHeader(http.StatusOK)
 		return
@@ -107,18 +115,36 @@ func (x *exchange) write(p problem) {
 	}
 }
 
+// dropBody reads the body of a request that was not forwarded, if it is small
+// and came together with the head, so that a client that is refused can keep
+// its connection. It does not wait: the deadline is in the past.
+func (x *exchange) dropBody() {
+	n := x.r.ContentLength
+	if x.body == nil || n < 0 || n > keptBytes || x.event.Upstream != "" || x.r.ProtoMajor != 1 || x.r.Header.Get("Expect") != "" {
+		return
+	}
+	conn := http.NewResponseController(x.w.ResponseWriter)
+	if conn.SetReadDeadline(time.Unix(1, 0)) == nil {
+		_, _ = io.CopyN(io.Discard, x.body, n)
+		_ = conn.SetReadDeadline(time.Time{})
+	}
+}
+
 func isGRPC(r *http.Request) bool {
 	rest, ok := strings.CutPrefix(r.Header.Get("Content-Type"), "application/grpc")
 	return ok && (rest == "" || rest[0] == '+' || rest[0] == ';')
 }
 
-// grpcStatus is the gRPC code for an HTTP status of ours: the mapping of "HTTP
-// to gRPC Status Code Mapping", but for a refusal, which is
-// RESOURCE_EXHAUSTED whatever status its owner chose.
+const grpcResourceExhausted = "8"
+
+// grpcStatus is the gRPC code for an HTTP status of ours, after gRPC's "HTTP
+// to gRPC Status Code Mapping".
 func grpcStatus(status int) string {
 	switch status {
 	case http.StatusBadRequest:
 		return "13" // INTERNAL
+	case http.StatusTooManyRequests, http.StatusRequestEntityTooLarge:
+		return grpcResourceExhausted
 	case http.StatusNotFound, http.StatusMethodNotAllowed:
 		return "12" // UNIMPLEMENTED
 	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
@@ -126,7 +152,7 @@ func grpcStatus(status int) string {
 	case http.StatusInternalServerError:
 		return "13"
 	}
-	return "8" // RESOURCE_EXHAUSTED
+	return "2" // UNKNOWN
 }
 
 // grpcMessage percent-encodes what a header field cannot hold.

@@ -10,7 +10,10 @@ import (
 	"sync"
 )
 
-var errUnaskedUpgrade = errors.New("the upstream switched protocols unasked")
+var (
+	errUnaskedUpgrade = errors.New("the upstream switched protocols unasked")
+	errStatus         = errors.New("the upstream's status is not one")
+)
 
 // discard takes what httputil.ReverseProxy would print: the Event has it.
 var discard = log.New(io.Discard, "", 0)
@@ -39,10 +42,9 @@ func (x *exchange) rewrite(in, out *http.Request) {
 	delete(h, "X-Real-Ip")
 	delete(h, "Http2-Settings")
 	delete(h, "Expect") // it was met here: the body is read when it is sent on
-	if !x.upgrade {
-		delete(h, "Upgrade")
-		delete(h, "Connection")
-	}
+	// Nobody passes what comes behind a chunked body: the announced names of
+	// trailers would reach the upstream, their values would not.
+	out.Trailer = nil
 	x.setForwarded(in, h)
 	for _, field := range x.route.SetHeaders {
 		h[field.Name] = []string{field.Value}

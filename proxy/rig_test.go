@@ -4,14 +4,18 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -151,6 +155,7 @@ type rawUpstream struct {
 	mu   sync.Mutex
 	got  bytes.Buffer
 	hits int
+	reqs []string // request lines
 }
 
 // newRawUpstream answers each request on a connection with answer, after its
@@ -207,6 +212,8 @@ func (u *rawUpstream) serve(c net.Conn, answer func(int, string) string) {
 		u.mu.Lock()
 		u.hits++
 		n := u.hits
+		line, _, _ := strings.Cut(head.String(), "\r\n")
+		u.reqs = append(u.reqs, line)
 		u.mu.Unlock()
 		if err == nil && req.ContentLength != 0 {
 			if _, err := io.Copy(io.Discard, req.Body); err != nil {
@@ -243,6 +250,13 @@ func (u *rawUpstream) count() int {
 	return u.hits
 }
 
+// lines are the request lines that came, in order.
+func (u *rawUpstream) lines() []string {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return slices.Clone(u.reqs)
+}
+
 const ok200 = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 func always(answer string) func(int, string) string {
@@ -275,6 +289,89 @@ func readUntilQuiet(c net.Conn) string {
 			return string(got)
 		}
 	}
+}
+
+// wire sends bytes on a new connection and returns all that comes back until
+// the other side ends it, which send must bring about. Told that the connection
+// ends, it sends no more, as a client would.
+func (f *front) wire(t *testing.T, send string) string {
+	t.Helper()
+	c, err := net.Dial("tcp", f.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(20 * time.Second))
+	// A server that closes early resets what is still on its way.
+	_, _ = io.WriteString(c, send)
+	var got []byte
+	buf := make([]byte, 64<<10)
+	for err == nil {
+		var n int
+		n, err = c.Read(buf)
+		got = append(got, buf[:n]...)
+		if n > 0 && bytes.Contains(got, []byte("\r\nConnection: close\r\n")) {
+			c.(*net.TCPConn).CloseWrite()
+		}
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the connection was not ended after %.200q, which was answered %.500q", send, got)
+	}
+	return string(got)
+}
+
+// statuses are those of the answers in what a client read.
+func statuses(t *testing.T, wire string, method ...string) (codes []int) {
+	t.Helper()
+	br := bufio.NewReader(strings.NewReader(wire))
+	for {
+		if _, err := br.Peek(1); err == io.EOF {
+			return codes
+		}
+		var req *http.Request
+		if len(codes) < len(method) {
+			req = &http.Request{Method: method[len(codes)]}
+		}
+		res, err := http.ReadResponse(br, req)
+		if err != nil {
+			t.Errorf("no answer in %q: %v", wire, err)
+			return codes
+		}
+		if _, err := io.Copy(io.Discard, res.Body); err != nil {
+			t.Errorf("a body is cut in %q: %v", wire, err)
+		}
+		codes = append(codes, res.StatusCode)
+	}
+}
+
+// A turnstile lets everything pass and counts.
+type turnstile struct{ turns atomic.Int64 }
+
+func (c *turnstile) Acquire(context.Context, limiter.Request) (limiter.Permit, error) {
+	c.turns.Add(1)
+	return passes("turnstile", 100, 99), nil
+}
+
+func passes(policy string, limit, remaining int64) limiter.Permit {
+	d := limiter.Decision{
+		Policy: policy, Allowed: true, Limit: limit, Remaining: remaining,
+		Window: 10 * time.Second, ResetAfter: 1500 * time.Millisecond, At: time.Now(),
+	}
+	return limiter.Permit{Decision: d, All: []limiter.Decision{d}}
+}
+
+// A limiterFunc is a Limiter.
+type limiterFunc func(context.Context, limiter.Request) (limiter.Permit, error)
+
+func (f limiterFunc) Acquire(ctx context.Context, r limiter.Request) (limiter.Permit, error) {
+	return f(ctx, r)
+}
+
+// limited puts l on r, with one key.
+func limited(r *Route, l limiter.Limiter) *Route {
+	r.Limiter = l
+	r.Identify = func(Identity) ([]limiter.Key, error) { return []limiter.Key{{Value: "k"}}, nil }
+	return r
 }
 
 // get sends one request by hand and reads one answer.

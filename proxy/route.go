@@ -79,14 +79,20 @@ type lookup struct {
 	status int
 }
 
-func (l *lookup) Header() http.Header         { return l.header }
+func (l *lookup) Header() http.Header {
+	if l.header == nil {
+		l.header = make(http.Header)
+	}
+	return l.header
+}
+
 func (l *lookup) Write(b []byte) (int, error) { return len(b), nil }
 func (l *lookup) WriteHeader(status int)      { l.status = status }
 
 // find returns the lookup with its route, or with status 404, or with 405 and
 // an Allow field.
 func (t *routeTable) find(method string, to target) *lookup {
-	l := &lookup{header: make(http.Header), url: url.URL{Path: to.path}}
+	l := &lookup{url: url.URL{Path: to.path}}
 	l.shadow = http.Request{Method: method, Host: to.host, URL: &l.url}
 	t.mux.ServeHTTP(l, &l.shadow)
 	if l.route == nil && l.status/100 == 3 {

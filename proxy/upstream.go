@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptrace"
+	"net/textproto"
 	"sync/atomic"
 	"time"
 )
@@ -150,6 +151,12 @@ type sender struct {
 // server that restarts leaves as many as were kept.
 const deadConns = 300
 
+// maxInterim bounds the interim answers to one request: they pass at once, so
+// nothing else would.
+const maxInterim = 10
+
+var errInterim = errors.New("the upstream gives interim answers without end")
+
 func (s sender) RoundTrip(req *http.Request) (*http.Response, error) {
 	var conn *countedConn
 	var before int64
@@ -163,16 +170,20 @@ func (s sender) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	// ReverseProxy has just made a trace for this request; adding to it saves
 	// a second one and the reflection that joins the two.
-	if trace := httptrace.ContextClientTrace(req.Context()); trace != nil && trace.GotConn == nil {
-		trace.GotConn = gotConn
-	} else {
-		req = req.WithContext(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{GotConn: gotConn}))
+	trace := httptrace.ContextClientTrace(req.Context())
+	trace.GotConn = gotConn
+	pass, interim := trace.Got1xxResponse, 0
+	trace.Got1xxResponse = func(code int, header textproto.MIMEHeader) error {
+		if interim++; interim > maxInterim {
+			return errInterim
+		}
+		return pass(code, header)
 	}
 	body := req.Body
 	for try := 0; ; try++ {
 		var sent *attempt
 		if s.body == nil {
-			req.Body = emptyBody{}
+			sendEmpty(req)
 		} else {
 			sent = &attempt{body: body}
 			req.Body = sent

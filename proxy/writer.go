@@ -14,14 +14,19 @@ import (
 // httputil.ReverseProxy clears the header after every interim answer.
 type answer struct {
 	http.ResponseWriter
-	status int          // the final status; 0 before it is written
-	sent   atomic.Int64 // bytes of the body; after Hijack, all bytes to the client
-	failed bool         // a write to the client failed
-	final  func(http.Header)
+	status    int          // the final status; 0 before it is written
+	sent      atomic.Int64 // bytes of the body; after Hijack, all bytes to the client
+	received  atomic.Int64 // after Hijack, all bytes from the client
+	failed    bool         // a write to the client failed
+	final     func(http.Header)
+	finalOnly bool // HTTP/1.0 knows no interim answers (RFC 9110, section 15.2)
 }
 
 func (a *answer) WriteHeader(status int) {
 	if status >= 100 && status < 200 && status != http.StatusSwitchingProtocols {
+		if a.finalOnly || status == http.StatusContinue {
+			return // the expectation was met here, and never sent on
+		}
 		removeHopByHop(a.Header())
 		a.ResponseWriter.WriteHeader(status)
 		return
@@ -64,17 +69,18 @@ func (a *answer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	}
 	a.status = http.StatusSwitchingProtocols
 	a.final(a.Header())
-	return &tunnel{Conn: conn, buffered: rw.Reader, sent: &a.sent}, rw, nil
+	return &tunnel{Conn: conn, buffered: rw.Reader, sent: &a.sent, received: &a.received}, rw, nil
 }
 
 // A tunnel is a hijacked client connection.
 type tunnel struct {
 	net.Conn
-	buffered *bufio.Reader // nil when it has been read
-	sent     *atomic.Int64
+	buffered       *bufio.Reader // nil when it has been read
+	sent, received *atomic.Int64
 }
 
-func (t *tunnel) Read(p []byte) (int, error) {
+func (t *tunnel) Read(p []byte) (n int, err error) {
+	defer func() { t.received.Add(int64(n)) }()
 	if t.buffered != nil {
 		if n := t.buffered.Buffered(); n > 0 {
 			return t.buffered.Read(p[:min(n, len(p))])
