@@ -1,6 +1,7 @@
 package config
 
 import (
+	"slices"
 	"strings"
 	"testing"
 )
@@ -73,6 +74,18 @@ in = { p = 1, q = { r = [ 1,
 		if got := x.line(strings.Fields(tt.path)); got != tt.want {
 			t.Errorf("%s: line %d, want %d", tt.path, got, tt.want)
 		}
+	}
+}
+
+// A byte order mark and line ends of another system move nothing.
+func TestLinesOfWindows(t *testing.T) {
+	_, err := Parse("x.toml", []byte("\ufeff[server]\r\n\r\nlisten = 1\r\n"+"[x]\r\n"), environment(""))
+	var lines []int
+	for _, p := range err.(Problems) {
+		lines = append(lines, p.Line)
+	}
+	if want := []int{1, 3, 4}; !slices.Equal(lines, want) {
+		t.Errorf("problems at lines %v, want %v:\n%v", lines, want, err)
 	}
 }
 

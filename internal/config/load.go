@@ -1,6 +1,7 @@
 package config
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"io/fs"
@@ -48,6 +49,8 @@ func Parse(file string, data []byte, getenv func(string) (string, bool)) (*Confi
 	if !utf8.Valid(data) {
 		return whole(0, "is not UTF-8 text, as TOML must be; save it in that encoding")
 	}
+	// Some editors write a byte order mark, which only one of the decoders takes.
+	data = bytes.TrimPrefix(data, []byte("\ufeff"))
 	var values map[string]any
 	if _, err := toml.Decode(string(data), &values); err != nil {
 		var syntax toml.ParseError

@@ -133,6 +133,10 @@ func namedPart(kind Kind, name string) (Part, error) {
 			return Part{}, fmt.Errorf("headers with _ in their names are not forwarded, so %q cannot be counted by; use a name with -", name)
 		}
 		name = textproto.CanonicalMIMEHeaderKey(name)
+		// Every client can write these; client-ip knows whom to believe.
+		if name == "X-Forwarded-For" || name == "X-Real-Ip" || name == "Forwarded" {
+			return Part{}, fmt.Errorf("%s can be forged by every client; write \"client-ip\", and set trusted_proxies", name)
+		}
 	case Cookie:
 		if !isToken(name) {
 			return Part{}, fmt.Errorf("%q is not a cookie's name; write one such as \"cookie:session\"", name)
