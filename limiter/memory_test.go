@@ -176,6 +176,20 @@ func TestAdoptMaxKeys(t *testing.T) {
 	}
 }
 
+func TestAdoptForgetsWhatIsIdle(t *testing.T) {
+	for _, a := range limiter.Algorithms {
+		synctest.Test(t, func(t *testing.T) {
+			l := open(t, policy(a, 10, time.Minute))
+			l.Take("idle", 1)
+			time.Sleep(2 * time.Minute)
+			l.Take("active", 1)
+			if err := l.Adopt(l.Policy()); err != nil || l.Keys() != 1 {
+				t.Errorf("%s: %d keys, %v", a, l.Keys(), err)
+			}
+		})
+	}
+}
+
 func TestAdoptWhileTaking(t *testing.T) {
 	m := limiter.NewMemory()
 	var limits []*limiter.Limit

@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"math"
+	"math/big"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -302,6 +303,22 @@ func TestRankIsZeroJustWhenAsGoodAsNew(t *testing.T) {
 	})
 }
 
+// TestRankOfAnExhaustedKey: the whole time until it is as good as new; of a
+// key that has used a part, that part of it.
+func TestRankOfAnExhaustedKey(t *testing.T) {
+	each(t, func(t *testing.T, a Algorithm) {
+		all, part := newKey(testPolicy(a, 10, time.Minute)), newKey(testPolicy(a, 10, time.Minute))
+		all.take(epoch, 10)
+		part.take(epoch, 3)
+		if r, want := all.rank(epoch), longest(a, 60*sec); r != want {
+			t.Errorf("exhausted: %v, want %v", time.Duration(r), time.Duration(want))
+		}
+		if r, want := part.rank(epoch), longest(a, 60*sec)*3/10; r != want {
+			t.Errorf("3 of 10 used: %v, want %v", time.Duration(r), time.Duration(want))
+		}
+	})
+}
+
 // TestStatesAreSmall: a key of a rate costs a few words and no pointer.
 func TestStatesAreSmall(t *testing.T) {
 	for name, size := range map[string][2]uintptr{
@@ -392,6 +409,44 @@ func TestAdoptInventsNothing(t *testing.T) {
 	}
 }
 
+// TestAdoptNeverLowersTheDebt: not by the least fraction, from any state.
+func TestAdoptNeverLowersTheDebt(t *testing.T) {
+	requests := func(whole, count, part, per int64) *big.Rat {
+		n := new(big.Rat).SetInt64(whole)
+		n.Mul(n, big.NewRat(count, per))
+		return n.Add(n, big.NewRat(part, per))
+	}
+	r := rand.New(rand.NewPCG(6, 3))
+	token, leaky := tokenBucket{1000, 7, 60 * sec}, leakyBucket{1000, 7, 60 * sec}
+	var ts tokenState
+	var ls leakyState
+	token.take(&ts, epoch, 3)
+	leaky.take(&ls, epoch, 3)
+	now := epoch + 12_345
+	before := requests(ts.tat-now, token.count, ts.frac, token.per)
+	for range 300 {
+		rate, err := NewRate(1+r.Int64N(1000), time.Duration(1000+r.Int64N(1e12)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := Policy{Rate: rate, Burst: 1000}
+		newToken, newLeaky := newTokenBucket(p), newLeakyBucket(p)
+		newToken.adopt(token, &ts, now)
+		newLeaky.adopt(leaky, &ls, now)
+		token, leaky = newToken, newLeaky
+		debt := requests(ts.tat-now, token.count, ts.frac, token.per)
+		if debt.Cmp(before) < 0 {
+			t.Fatalf("token bucket: %v requests of debt became %v", before, debt)
+		}
+		before = debt
+	}
+	exact := requests(3, 1, 0, 1)
+	exact.Sub(exact, requests(12_345, 7, 0, 60*sec))
+	if level := requests(ls.level, leaky.per, ls.part, leaky.per); ls.level > 1000 || level.Cmp(exact) < 0 {
+		t.Errorf("leaky bucket: a level of %v became %v", exact, level)
+	}
+}
+
 // TestAdoptKeepsTheLog: the entries live on, so that the limit holds in any
 // window across the change.
 func TestAdoptKeepsTheLog(t *testing.T) {
@@ -406,6 +461,19 @@ func TestAdoptKeepsTheLog(t *testing.T) {
 	k.adopt(testPolicy(SlidingWindowLog, 4, 10*time.Second), epoch+20*sec)
 	if n := k.remaining(epoch + 20*sec); n != 4 {
 		t.Errorf("%d left of 4 after the shorter window", n)
+	}
+	// What has left a window does not come back with a longer one.
+	k.take(epoch+20*sec, 3)
+	k.adopt(testPolicy(SlidingWindowLog, 4, time.Hour), epoch+40*sec)
+	if n := k.remaining(epoch + 40*sec); n != 4 {
+		t.Errorf("%d left of 4 after the longer window", n)
+	}
+	// An entry of many is cut.
+	k.take(epoch+40*sec, 4)
+	k.adopt(testPolicy(SlidingWindowLog, 3, time.Hour), epoch+40*sec)
+	k.take(epoch+40*sec+hour, 1)
+	if n := k.remaining(epoch + 40*sec + hour); n != 2 {
+		t.Errorf("%d left of 3 when an entry that was cut has left", n)
 	}
 }
 

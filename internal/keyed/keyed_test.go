@@ -239,18 +239,21 @@ func TestPinned(t *testing.T) {
 			t.Fatalf("pinned state %d is gone", i)
 		}
 	}
-	// A few that may go, in few shards: others find them.
-	for i := range 40 {
-		put(m, fmt.Sprint(i), 0, 5)
-	}
+	// What one shard alone could drop makes place for keys of the others.
+	may := &m.shards[0]
+	may.Lock()
+	may.each(func(v *until) bool { *v = 5; return true })
+	n := may.n
+	may.Unlock()
 	placed := 0
-	for i := range 40 {
-		if put(m, fmt.Sprint("more", i), 0, forever) {
+	for i := 0; placed < n/2 && i < max; i++ {
+		key := fmt.Sprint("more", i)
+		if s, _ := m.Shard(key); s != may && put(m, key, 0, forever) {
 			placed++
 		}
 	}
-	if placed < 5 || m.Len() != max {
-		t.Errorf("%d found a place, %d held", placed, m.Len())
+	if placed < n/2 || m.Len() != max {
+		t.Errorf("%d of %d found a place, %d held", placed, n/2, m.Len())
 	}
 	intact(t, m)
 }
@@ -265,10 +268,19 @@ func TestResize(t *testing.T) {
 		put(m, fmt.Sprint(i), 0, v)
 	}
 	resize := func(max int) {
+		t.Helper()
 		m.Lock()
 		m.ResizeLocked(max, 0)
 		m.Unlock()
 		intact(t, m)
+	}
+	resize(500)
+	least, most := 500, 0
+	for i := range m.shards {
+		least, most = min(least, m.shards[i].n), max(most, m.shards[i].n)
+	}
+	if m.Len() != 500 || most-least > 2 {
+		t.Errorf("%d held, from %d to %d in a shard", m.Len(), least, most)
 	}
 	resize(60)
 	if m.Len() != 60 {

@@ -26,6 +26,7 @@ var properties = []struct {
 	{name: "ReturnInventsNothing", each: returnInventsNothing},
 	{name: "T5_FirstRequestsAtOnce", each: firstRequestsAtOnce},
 	{name: "AdoptKeepsWhatIsUsed", each: adoptKeeps},
+	{name: "AdoptBelowWhatIsUsed", each: adoptBelow},
 	{name: "Case04SevenPerMinute", check: sevenPerMinute},
 	{name: "Case07LogAbove255", check: logAbove255},
 	{name: "Case11ChangingTheRateRefillsNothing", check: changingTheRate},
@@ -246,6 +247,34 @@ func adoptKeeps(t *testing.T, s Store, a limiter.Algorithm) {
 	}
 	if d := s.Peek(Charge{0, "a", 1}); d.Limit != 10 || d.Remaining != 7 {
 		t.Errorf("after a refused Adopt: %d of %d left", d.Remaining, d.Limit)
+	}
+}
+
+// adoptBelow cuts the limit below what is used, also in the window before: the
+// key is empty, no worse, and RetryAfter stays true.
+func adoptBelow(t *testing.T, s Store, a limiter.Algorithm) {
+	open(t, s, policy(a, 10, 10*time.Second))
+	s.Sleep(s.Now().Truncate(time.Minute).Add(time.Minute).Sub(s.Now()))
+	passes(s, 0, "a", 10)
+	s.Sleep(15 * time.Second)
+	passes(s, 0, "a", 10)
+	p := policy(a, 3, 10*time.Second)
+	if err := s.Adopt(0, p); err != nil {
+		t.Fatal(err)
+	}
+	for _, cost := range []int64{0, 1, 3, 4} {
+		d := s.Take(Charge{0, "a", cost})[0]
+		sound(t, p, d, s.Now())
+		if d.Remaining != 0 || d.Allowed != (cost == 0) {
+			t.Errorf("cost %d: %+v", cost, d)
+		}
+	}
+	wait := s.Peek(Charge{0, "a", 1}).RetryAfter
+	if s.Sleep(wait - s.Tick()); passes(s, 0, "a", 1) != 0 {
+		t.Errorf("passed before %v were over", wait)
+	}
+	if s.Sleep(s.Tick()); passes(s, 0, "a", 1) != 1 {
+		t.Errorf("refused after %v as told", wait)
 	}
 }
 
