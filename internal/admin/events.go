@@ -18,6 +18,7 @@ func (a *Admin) getEvents(w http.ResponseWriter, r *http.Request) {
 	header := func() {
 		w.Header().Set("Content-Type", "text/event-stream")
 		w.Header().Set("X-Accel-Buffering", "no") // NGINX in front would hold the events back
+		w.Header().Set("Connection", "close")     // the write deadline would outlive the answer
 		w.WriteHeader(http.StatusOK)
 	}
 	if r.Method == http.MethodHead {
@@ -42,7 +43,6 @@ func (a *Admin) getEvents(w http.ResponseWriter, r *http.Request) {
 		}
 		return control.Flush()
 	}
-	defer control.SetWriteDeadline(time.Time{}) //nolint:errcheck // the connection may serve on
 	for data, ok := first, true; ok; {
 		if send(data) != nil {
 			return
