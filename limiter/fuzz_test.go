@@ -40,7 +40,7 @@ func FuzzMeters(f *testing.F) {
 				return int64(v % uint64(n))
 			}
 			synctest.Test(t, func(t *testing.T) {
-				limitertest.Walk(t, newMemory(), p, min(60, 1+len(ops)/4), next)
+				limitertest.Walk(t, newMemory(), 0, p, min(60, 1+len(ops)/4), next)
 			})
 		}
 	})

@@ -13,8 +13,9 @@ import (
 // limits are asked about one request, all or nothing.
 //
 // Its time is the monotonic clock, begun at the wall clock's time when it was
-// made: setting the wall clock moves no budget, and the windows of a limit
-// stay where they were.
+// made: setting the wall clock moves no budget. Windows stay where they were
+// then, so that after such a step, or after the machine has slept, they begin
+// off the wall clock's hours until the program starts anew.
 //
 // A Memory is safe for concurrent use.
 type Memory struct{ base time.Time }

@@ -1,16 +1,16 @@
 package limitertest
 
 import (
-	"math/rand/v2"
 	"testing"
 	"time"
 
 	"github.com/shapeproxy/shapeproxy/limiter"
 )
 
-// Walk does steps random things to a fresh store and compares every answer
-// with the reference's. next returns a random number below n.
-func Walk(t *testing.T, s Store, p limiter.Policy, steps int, next func(n int64) int64) {
+// Walk does steps random things to p, as the store's given next limit, and
+// compares every answer with the reference's. next returns a random number
+// below n.
+func Walk(t *testing.T, s Store, number int, p limiter.Policy, steps int, next func(n int64) int64) {
 	t.Helper()
 	open(t, s, p)
 	limit, window := p.Limit, p.Window
@@ -29,7 +29,7 @@ func Walk(t *testing.T, s Store, p limiter.Policy, steps int, next func(n int64)
 	}
 	var returnable []past
 	for i := range steps {
-		c := Charge{0, keys[next(3)], 1 + next(limit+1)}
+		c := Charge{number, keys[next(3)], 1 + next(limit+1)}
 		if next(2) == 0 {
 			c.Cost = 1
 		}
@@ -82,8 +82,14 @@ func Walk(t *testing.T, s Store, p limiter.Policy, steps int, next func(n int64)
 }
 
 func walk(t *testing.T, s Store, a limiter.Algorithm) {
-	r := rand.New(rand.NewPCG(1, uint64(len(a))))
-	limit := 1 + r.Int64N(9)
-	window := s.Tick() * time.Duration(1+r.Int64N(1e9))
-	Walk(t, s, policy(a, limit, window), 600, r.Int64N)
+	r := random()
+	for number, scale := range []int64{1, 1000, 1e6, 1e9, 1e12, 1e15} {
+		limit := 1 + r.Int64N(12)
+		window := s.Tick() * time.Duration(scale+r.Int64N(scale))
+		p := policy(a, limit, window)
+		if err := p.Validate(); err != nil {
+			p = policy(a, 1, window) // a bucket of more would be too fast
+		}
+		Walk(t, s, number, p, 300, r.Int64N)
+	}
 }
