@@ -12,7 +12,8 @@ import (
 )
 
 // BenchmarkTake is one decision of one limit, from all processors at once:
-// with one key, which all contend for, and with a million. B/key is the heap
+// with one key, which all contend for, and with a million, of which each
+// goroutine asks for 4096 random ones in turn. B/key is the heap
 // that a million keys take, of which each has been charged once.
 func BenchmarkTake(b *testing.B) {
 	for _, a := range limiter.Algorithms {
