@@ -1,0 +1,387 @@
+package queue
+
+// A Class is a priority: who is of a better class goes first.
+type Class int8
+
+// The classes, best first.
+const (
+	High Class = iota
+	Normal
+	Low
+	classes = 3
+)
+
+// Turns lets out by class, within a class by turns between flows, and within a
+// flow first who came first. With one class and one flow it is a FIFO.
+//
+// Waiting makes up for class: a waiter counts one class better for each Ageing
+// that it has waited, until it counts as High. So the longest that a Low waiter
+// can be overtaken by newcomers is 2 × Ageing: after that it stands among the
+// High ones, before every High one that comes later, and has its flow's turns
+// there.
+//
+// Flows take turns in a ring (round robin). One that begins to wait joins the
+// ring at its end, so it is let out after one turn of each other flow, however
+// many places those hold; and since one that went empty begins again at the
+// end, coming back one by one gives no more than waiting together does.
+//
+// The zero Turns, with an Ageing or without, is empty and ready. Every operation
+// takes constant time (amortised, for ageing), but for Ahead, which may look
+// at as many numbers as the flow has places. It must not be copied while
+// anything waits in it, and is not safe for concurrent use.
+type Turns[T any] struct {
+	// Ageing is how much later, in the unit of the now that methods take, a
+	// waiter counts one class better; 0 means never. It may be changed at any
+	// time; who counts better already goes on doing so.
+	Ageing int64
+
+	n      int
+	seq    uint64
+	levels [classes]level[T]
+	came   [classes]series[T]          // by own class, in order of arrival
+	marks  [classes][classes]*Place[T] // by own class and level: the first that counts so, if the level is to be left
+	flows  map[string]*flow[T]
+	sizes  []ring[T] // flows by how many places they hold
+}
+
+// A Place is one waiter's. The zero Place with its Value set is ready; after it
+// has left it may be used again.
+type Place[T any] struct {
+	Value T
+
+	in    *flow[T] // nil while it waits nowhere
+	class Class    // its own
+	level Class    // what it counts as
+	since int64    // when it came
+	seq   uint64   // who came before whom
+	all   links[T] // among those of its class
+	own   links[T] // among those of its class and flow
+}
+
+type links[T any] struct{ prev, next *Place[T] }
+
+// A level is everybody who counts as one class.
+type level[T any] struct {
+	n    int
+	ring ring[T]
+}
+
+// A flow is whoever takes turns as one.
+type flow[T any] struct {
+	key    string
+	n      int
+	counts [classes]int // places by level
+	own    [classes]series[T]
+	turns  [classes]node[T] // in the ring of each level
+	size   node[T]          // in the list of flows that hold as many
+}
+
+// Len is how many wait.
+func (q *Turns[T]) Len() int { return q.n }
+
+// Flows is how many flows wait.
+func (q *Turns[T]) Flows() int { return len(q.flows) }
+
+// Push puts p last of its class and flow. It panics if p waits already.
+func (q *Turns[T]) Push(p *Place[T], class Class, key string, now int64) {
+	if p.in != nil {
+		panic("queue: Push of a place that is taken already")
+	}
+	f := q.flows[key]
+	if f == nil {
+		f = &flow[T]{key: key}
+		for l := range f.turns {
+			f.turns[l].flow = f
+		}
+		f.size.flow = f
+		if q.flows == nil {
+			q.flows = make(map[string]*flow[T])
+		}
+		q.flows[key] = f
+	}
+	q.age(now)
+	q.seq++
+	p.in, p.class, p.level, p.since, p.seq = f, class, class, now, q.seq
+	q.came[class].push(p, all)
+	f.own[class].push(p, own)
+	if class > High && q.marks[class][class] == nil {
+		q.marks[class][class] = p
+	}
+	q.n++
+	q.resize(f, +1)
+	q.count(p, +1)
+}
+
+// Next is who is next at now, or nil when nobody waits.
+func (q *Turns[T]) Next(now int64) *Place[T] {
+	q.age(now)
+	for l := range q.levels {
+		if first := q.levels[l].ring.first; first != nil {
+			return first.flow.oldest(Class(l))
+		}
+	}
+	return nil
+}
+
+// oldest is the waiter of f that came first among those that count as l. Of each
+// class the first to come counts best.
+func (f *flow[T]) oldest(l Class) (oldest *Place[T]) {
+	for c := range f.own {
+		if p := f.own[c].first; p != nil && p.level == l && (oldest == nil || p.seq < oldest.seq) {
+			oldest = p
+		}
+	}
+	return oldest
+}
+
+// Take takes p out because its turn has come: its flow has had one.
+func (q *Turns[T]) Take(p *Place[T]) bool {
+	f, l := p.in, p.level
+	if !q.Remove(p) {
+		return false
+	}
+	if f.counts[l] > 0 {
+		ring := &q.levels[l].ring
+		ring.remove(&f.turns[l])
+		ring.push(&f.turns[l])
+	}
+	return true
+}
+
+// Remove takes p out because it gave up, and reports whether it waited. A second
+// time is harmless. Its flow keeps its turn.
+func (q *Turns[T]) Remove(p *Place[T]) bool {
+	f := p.in
+	if f == nil || q.flows[f.key] != f {
+		return false
+	}
+	if q.marks[p.class][p.level] == p {
+		q.marks[p.class][p.level] = sameLevel(p.all.next, p.level)
+	}
+	q.came[p.class].remove(p, all)
+	f.own[p.class].remove(p, own)
+	q.n--
+	q.count(p, -1)
+	q.resize(f, -1)
+	if f.n == 0 {
+		delete(q.flows, f.key)
+	}
+	p.in = nil
+	return true
+}
+
+func sameLevel[T any](p *Place[T], l Class) *Place[T] {
+	if p != nil && p.level == l {
+		return p
+	}
+	return nil
+}
+
+// Ahead is how many of those who wait at now would go before a newcomer of that
+// class and flow, or at most so many where turns are not yet decided. Later
+// newcomers are not foreseen.
+func (q *Turns[T]) Ahead(class Class, key string, now int64) int {
+	q.age(now)
+	better := 0
+	for l := range class {
+		better += q.levels[l].n
+	}
+	// Before its own flow's next place, every flow has at most as many turns.
+	turns := 1
+	if f := q.flows[key]; f != nil {
+		turns += f.n
+	}
+	return better + min(q.levels[class].n, q.first(turns))
+}
+
+// first is how many places lie in the first n turns of all flows.
+func (q *Turns[T]) first(n int) int {
+	if n >= len(q.sizes) {
+		return q.n
+	}
+	places, flows := 0, 0
+	for size := 1; size < n; size++ {
+		places += size * q.sizes[size].n
+		flows += q.sizes[size].n
+	}
+	return places + n*(len(q.flows)-flows)
+}
+
+// Victim is who has to go for a newcomer of that class and flow when there is no
+// room, or nil if the newcomer has to. It is the newest of the lowest class, if
+// that is below the newcomer's. Otherwise it is the newest of the flow that
+// holds most places, if that would still hold no fewer than the newcomer's: so
+// the share of places is bounded as the share of turns is. Nobody of a better
+// class goes.
+func (q *Turns[T]) Victim(class Class, key string, now int64) *Place[T] {
+	q.age(now)
+	for l := Class(Low); l > class; l-- {
+		if q.levels[l].n > 0 {
+			return newest(&q.came, l)
+		}
+	}
+	mine := 0
+	if f := q.flows[key]; f != nil {
+		mine = f.n
+	}
+	most := len(q.sizes) - 1
+	if most < mine+2 {
+		return nil
+	}
+	// Flows of that size differ in class; the first with somebody to go will
+	// do, and one that has only better ones is rare enough to look past.
+	for n := q.sizes[most].first; n != nil; n = n.next {
+		if p := newest(&n.flow.own, class); p != nil {
+			return p
+		}
+	}
+	return nil
+}
+
+// newest is who came last of those in the series that count as l.
+func newest[T any](by *[classes]series[T], l Class) (newest *Place[T]) {
+	for c := range by {
+		// Of each class the last to come counts worst, and nobody counts worse
+		// than l.
+		p := by[c].last
+		if p != nil && p.level == l && (newest == nil || p.seq > newest.seq) {
+			newest = p
+		}
+	}
+	return newest
+}
+
+// age lets waiters count better as the time has come for it, one after the
+// other, so that it does not matter how often it is looked at.
+func (q *Turns[T]) age(now int64) {
+	for p := q.nextToAge(now); p != nil; p = q.nextToAge(now) {
+		q.marks[p.class][p.level] = sameLevel(p.all.next, p.level)
+		q.count(p, -1)
+		p.level--
+		q.count(p, +1)
+		if p.level > High && q.marks[p.class][p.level] == nil {
+			q.marks[p.class][p.level] = p
+		}
+	}
+}
+
+// nextToAge is whose time to count better came first, by now.
+func (q *Turns[T]) nextToAge(now int64) (next *Place[T]) {
+	if q.Ageing <= 0 {
+		return nil
+	}
+	var first int64
+	for class := Normal; class <= Low; class++ {
+		for l := class; l > High; l-- {
+			p := q.marks[class][l]
+			if p == nil {
+				continue
+			}
+			at := p.since + q.Ageing*int64(class-l+1)
+			if at <= now && (next == nil || at < first || at == first && p.seq < next.seq) {
+				next, first = p, at
+			}
+		}
+	}
+	return next
+}
+
+// count notes that p counts as its level, or no longer does.
+func (q *Turns[T]) count(p *Place[T], by int) {
+	l, f := &q.levels[p.level], p.in
+	l.n += by
+	f.counts[p.level] += by
+	switch turn := &f.turns[p.level]; {
+	case by > 0 && f.counts[p.level] == 1:
+		l.ring.push(turn)
+	case f.counts[p.level] == 0:
+		l.ring.remove(turn)
+	}
+}
+
+// resize notes that f holds one place more or less. The longest size stands last
+// in sizes.
+func (q *Turns[T]) resize(f *flow[T], by int) {
+	if f.n > 0 {
+		q.sizes[f.n].remove(&f.size)
+	}
+	f.n += by
+	if f.n > 0 {
+		for len(q.sizes) <= f.n {
+			q.sizes = append(q.sizes, ring[T]{})
+		}
+		q.sizes[f.n].push(&f.size)
+	}
+	for len(q.sizes) > 0 && q.sizes[len(q.sizes)-1].n == 0 {
+		q.sizes = q.sizes[:len(q.sizes)-1]
+	}
+}
+
+// A series is places in order of arrival, linked through one of their links.
+type series[T any] struct{ first, last *Place[T] }
+
+func all[T any](p *Place[T]) *links[T] { return &p.all }
+func own[T any](p *Place[T]) *links[T] { return &p.own }
+
+func (s *series[T]) push(p *Place[T], by func(*Place[T]) *links[T]) {
+	*by(p) = links[T]{prev: s.last}
+	if s.last == nil {
+		s.first = p
+	} else {
+		by(s.last).next = p
+	}
+	s.last = p
+}
+
+func (s *series[T]) remove(p *Place[T], by func(*Place[T]) *links[T]) {
+	at := by(p)
+	if at.prev == nil {
+		s.first = at.next
+	} else {
+		by(at.prev).next = at.next
+	}
+	if at.next == nil {
+		s.last = at.prev
+	} else {
+		by(at.next).prev = at.prev
+	}
+	*at = links[T]{}
+}
+
+// A ring is flows in order; the one at the front is pushed to the end when it
+// has had its turn.
+type ring[T any] struct {
+	first, last *node[T]
+	n           int
+}
+
+type node[T any] struct {
+	flow       *flow[T]
+	prev, next *node[T]
+}
+
+func (r *ring[T]) push(n *node[T]) {
+	n.prev, n.next = r.last, nil
+	if r.last == nil {
+		r.first = n
+	} else {
+		r.last.next = n
+	}
+	r.last = n
+	r.n++
+}
+
+func (r *ring[T]) remove(n *node[T]) {
+	if n.prev == nil {
+		r.first = n.next
+	} else {
+		n.prev.next = n.next
+	}
+	if n.next == nil {
+		r.last = n.prev
+	} else {
+		n.next.prev = n.prev
+	}
+	n.prev, n.next = nil, nil
+	r.n--
+}
