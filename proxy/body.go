@@ -23,7 +23,7 @@ const keptBytes = 4 << 10
 type clientBody struct {
 	io.ReadCloser
 	read    atomic.Int64
-	ended   atomic.Bool // it was read to its end, or to its fault
+	ended   atomic.Bool // it was read to its end
 	broken  atomic.Pointer[error]
 	kept    []byte // all that was read, while that is little
 	pending []byte // kept bytes to be read again
@@ -45,10 +45,11 @@ func (b *clientBody) Read(p []byte) (int, error) {
 			b.kept, b.lost = nil, true
 		}
 	}
-	if err != nil {
+	switch err {
+	case nil:
+	case io.EOF:
 		b.ended.Store(true)
-	}
-	if err != nil && err != io.EOF {
+	default:
 		b.broken.CompareAndSwap(nil, &err)
 	}
 	return n, err
