@@ -282,6 +282,10 @@ func (x *exchange) answered(res *http.Response) error {
 		return errStatus // "000" and "099" are three digits, and so pass net/http
 	}
 	x.event.UpstreamStatus = res.StatusCode
+	if len(res.Trailer) > 0 && x.r.Method != http.MethodHead {
+		// HTTP/2 has trailers beside a length; HTTP/1.1 behind chunks only.
+		res.Header.Del("Content-Length")
+	}
 	return nil
 }
 
