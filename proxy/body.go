@@ -132,7 +132,7 @@ type emptyBody struct{}
 // that is spelled in canonical form, and HTTP/2 any.
 func sendEmpty(req *http.Request) {
 	req.Body = emptyBody{}
-	req.TransferEncoding = identity
+	req.TransferEncoding = notChunked
 	_, given := req.Header["Content-Length"]
 	if given || req.Method == http.MethodPost || req.Method == http.MethodPut || req.Method == http.MethodPatch {
 		req.Header["content-length"] = zero
@@ -140,8 +140,8 @@ func sendEmpty(req *http.Request) {
 }
 
 var (
-	identity = []string{"identity"}
-	zero     = []string{"0"}
+	notChunked = []string{"identity"}
+	zero       = []string{"0"}
 )
 
 func (emptyBody) Read([]byte) (int, error) { return 0, io.EOF }

@@ -153,6 +153,7 @@ type rawUpstream struct {
 	got  bytes.Buffer
 	hits int
 	reqs []string // request lines
+	more chan struct{}
 }
 
 // newRawUpstream answers each request on a connection with answer, after its
@@ -163,7 +164,7 @@ func newRawUpstream(t *testing.T, answer func(n int, head string) string) *rawUp
 	if err != nil {
 		t.Fatal(err)
 	}
-	u := &rawUpstream{addr: l.Addr().String()}
+	u := &rawUpstream{addr: l.Addr().String(), more: make(chan struct{}, 1)}
 	var wg sync.WaitGroup
 	var conns sync.Map
 	wg.Add(1)
@@ -232,7 +233,23 @@ type locked struct{ u *rawUpstream }
 func (l locked) Write(p []byte) (int, error) {
 	l.u.mu.Lock()
 	defer l.u.mu.Unlock()
+	select {
+	case l.u.more <- struct{}{}:
+	default:
+	}
 	return l.u.got.Write(p)
+}
+
+// await waits until the bytes that came hold s.
+func (u *rawUpstream) await(t *testing.T, s string) {
+	t.Helper()
+	for !strings.Contains(u.bytes(), s) {
+		select {
+		case <-u.more:
+		case <-time.After(20 * time.Second):
+			t.Fatalf("%q did not come, but %q", s, u.bytes())
+		}
+	}
 }
 
 func (u *rawUpstream) bytes() string {
