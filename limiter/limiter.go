@@ -43,6 +43,11 @@ type Key struct {
 	// Missing: the request lacks the key and is refused for that, with
 	// ReasonMissingKey and status 400.
 	Missing bool
+	// Flow names whoever takes turns with others in one queue.
+	Flow string
+	// MaxWait is how long the request would wait in this limit's queue, if that
+	// is less than the limit allows; 0: no less.
+	MaxWait time.Duration
 }
 
 // A Reason says why a request was refused or did not get its turn. The words
@@ -56,6 +61,7 @@ const (
 	ReasonQueueFull  Reason = "queue_full"  // every place in the queue is taken
 	ReasonMaxWait    Reason = "max_wait"    // it would have to wait longer than max_wait
 	ReasonMissingKey Reason = "missing_key" // the request lacks the key it is counted by
+	ReasonPaused     Reason = "paused"      // the pace was paused or lowered, and the wait is now too long
 	ReasonShutdown   Reason = "shutdown"    // the proxy stopped before its turn came
 	ReasonClientGone Reason = "client_gone" // its client left while it waited
 )
@@ -131,6 +137,18 @@ type Permit struct {
 	// All holds the decisions of every limit in the order in which the route
 	// names them, skipped ones left out.
 	All []Decision
+
+	// Done, unless it is nil, gives back what the request holds while it is
+	// unfinished. See Release.
+	Done func()
+}
+
+// Release says that a request that was let go has ended, however it did. It
+// must be called once for each Permit that is Allowed.
+func (p Permit) Release() {
+	if p.Done != nil {
+		p.Done()
+	}
 }
 
 // TotalWait is the time spent in all queues together.

@@ -10,34 +10,52 @@ import (
 )
 
 func Example() {
-	var q queue.FIFO[string]
-	first, second, third := &queue.Item[string]{Value: "first"}, &queue.Item[string]{Value: "second"}, &queue.Item[string]{Value: "third"}
-	q.Push(first)
-	q.Push(second)
-	q.Push(third)
+	var q queue.Turns[string]
+	push := func(name string, class queue.Class, flow string) *queue.Place[string] {
+		p := &queue.Place[string]{Value: name}
+		q.Push(p, class, flow, 0)
+		return p
+	}
+	push("first of a flood", queue.Normal, "flood")
+	push("second of the flood", queue.Normal, "flood")
+	gives := push("gives up", queue.Normal, "flood")
+	push("somebody else", queue.Normal, "other")
+	push("of a better class", queue.High, "other")
 
-	fmt.Println(q.Remove(second), q.Remove(second)) // it gives up, and only once
-	for it := q.Pop(); it != nil; it = q.Pop() {
-		fmt.Println(it.Value)
+	fmt.Println(q.Remove(gives), q.Remove(gives)) // it gives up, and only once
+	for p := q.Next(0); p != nil; p = q.Next(0) {
+		q.Take(p)
+		fmt.Println(p.Value)
 	}
 	// Output:
 	// true false
-	// first
-	// third
+	// of a better class
+	// first of a flood
+	// somebody else
+	// second of the flood
 }
 
-func items(n int) []*queue.Item[int] {
-	all := make([]*queue.Item[int], n)
+func items(n int) []*queue.Place[int] {
+	all := make([]*queue.Place[int], n)
 	for i := range all {
-		all[i] = &queue.Item[int]{Value: i}
+		all[i] = &queue.Place[int]{Value: i}
 	}
 	return all
 }
 
+// pop takes who is next.
+func pop(q *queue.Turns[int]) *queue.Place[int] {
+	p := q.Next(0)
+	if p != nil {
+		q.Take(p)
+	}
+	return p
+}
+
 // drain pops everything and returns the values in the order they left.
-func drain(q *queue.FIFO[int]) []int {
+func drain(q *queue.Turns[int]) []int {
 	left := []int{}
-	for it := q.Pop(); it != nil; it = q.Pop() {
+	for it := pop(q); it != nil; it = pop(q) {
 		left = append(left, it.Value)
 	}
 	return left
@@ -46,23 +64,23 @@ func drain(q *queue.FIFO[int]) []int {
 // The assertions of Kubernetes' fair queuing on its FIFO list.
 func TestScenarioK1(t *testing.T) {
 	const n = 100
-	fill := func() (*queue.FIFO[int], []*queue.Item[int]) {
-		q, all := new(queue.FIFO[int]), items(n)
+	fill := func() (*queue.Turns[int], []*queue.Place[int]) {
+		q, all := new(queue.Turns[int]), items(n)
 		for _, it := range all {
-			q.Push(it)
+			q.Push(it, queue.Normal, "", 0)
 		}
 		return q, all
 	}
 
 	t.Run("leaves in the order it came", func(t *testing.T) {
 		q, all := fill()
-		if q.Len() != n || q.Head() != all[0] {
-			t.Fatalf("Len %d, Head %v", q.Len(), q.Head())
+		if q.Len() != n || q.Next(0) != all[0] {
+			t.Fatalf("Len %d, Head %v", q.Len(), q.Next(0))
 		}
 		if got := drain(q); !slices.IsSorted(got) || len(got) != n {
 			t.Fatalf("left as %v", got)
 		}
-		if q.Len() != 0 || q.Head() != nil || q.Pop() != nil {
+		if q.Len() != 0 || q.Next(0) != nil || pop(q) != nil {
 			t.Fatal("an emptied queue is not empty")
 		}
 	})
@@ -97,9 +115,9 @@ func TestScenarioK1(t *testing.T) {
 		if !q.Remove(all[50]) || q.Remove(all[50]) || q.Len() != n-1 {
 			t.Fatal("the second Remove was not harmless")
 		}
-		popped := q.Pop()
+		popped := pop(q)
 		if q.Remove(popped) || q.Len() != n-2 {
-			t.Fatal("Remove after Pop was not harmless")
+			t.Fatal("Remove after Take was not harmless")
 		}
 		if got := drain(q); len(got) != n-2 {
 			t.Fatalf("%d left", len(got))
@@ -107,71 +125,21 @@ func TestScenarioK1(t *testing.T) {
 	})
 	t.Run("removed from another queue", func(t *testing.T) {
 		q, all := fill()
-		var other queue.FIFO[int]
-		if other.Remove(all[0]) || q.Len() != n || q.Head() != all[0] {
+		var other queue.Turns[int]
+		if other.Remove(all[0]) || q.Len() != n || q.Next(0) != all[0] {
 			t.Fatal("a queue gave up an item to another")
 		}
 	})
 }
 
 func TestPushOfAWaitingItemPanics(t *testing.T) {
-	var a, b queue.FIFO[int]
-	it := &queue.Item[int]{}
-	a.Push(it)
+	var a, b queue.Turns[int]
+	it := new(queue.Place[int])
+	a.Push(it, queue.Normal, "", 0)
 	defer func() {
 		if recover() == nil {
 			t.Fatal("Push took an item that waits elsewhere")
 		}
 	}()
-	b.Push(it)
-}
-
-// A random walk against the obvious model, a slice.
-func TestRandomWalk(t *testing.T) {
-	rnd := rand.New(rand.NewPCG(2, 2))
-	var q queue.FIFO[int]
-	var model []*queue.Item[int]
-	var gone []*queue.Item[int]
-	for step := range 50_000 {
-		switch op := rnd.IntN(8); {
-		case op < 3: // come, sometimes with an item that waited before
-			it := &queue.Item[int]{Value: step}
-			if len(gone) > 0 && op == 0 {
-				it, gone = gone[len(gone)-1], gone[:len(gone)-1]
-			}
-			q.Push(it)
-			model = append(model, it)
-		case op < 5:
-			it := q.Pop()
-			if len(model) == 0 {
-				if it != nil {
-					t.Fatalf("step %d: Pop of an empty queue: %v", step, it)
-				}
-				continue
-			}
-			if it != model[0] {
-				t.Fatalf("step %d: Pop took %v, want %v", step, it, model[0])
-			}
-			model, gone = model[1:], append(gone, it)
-		case op < 7 && len(model) > 0:
-			i := rnd.IntN(len(model))
-			it := model[i]
-			if !q.Remove(it) || q.Remove(it) {
-				t.Fatalf("step %d: Remove of %v", step, it)
-			}
-			model, gone = slices.Delete(slices.Clone(model), i, i+1), append(gone, it)
-		case len(gone) > 0:
-			if q.Remove(gone[rnd.IntN(len(gone))]) {
-				t.Fatalf("step %d: removed an item that had left", step)
-			}
-		}
-		if q.Len() != len(model) {
-			t.Fatalf("step %d: Len %d, want %d", step, q.Len(), len(model))
-		}
-	}
-	for _, want := range model {
-		if got := q.Pop(); got != want {
-			t.Fatalf("left %v, want %v", got, want)
-		}
-	}
+	b.Push(it, queue.Normal, "", 0)
 }

@@ -1,3 +1,8 @@
+// Package queue says who is next.
+//
+// It knows no time, takes no lock and waits for nobody: a queue is a value
+// that its owner guards, and whoever is taken from it is told by its owner.
+// When the next may go is the business of package shaping.
 package queue
 
 // A Class is a priority: who is of a better class goes first.
@@ -81,6 +86,16 @@ func (q *Turns[T]) Len() int { return q.n }
 
 // Flows is how many flows wait.
 func (q *Turns[T]) Flows() int { return len(q.flows) }
+
+// Oldest is who came first of all who wait, or nil when nobody does.
+func (q *Turns[T]) Oldest() (oldest *Place[T]) {
+	for c := range q.came {
+		if p := q.came[c].first; p != nil && (oldest == nil || p.seq < oldest.seq) {
+			oldest = p
+		}
+	}
+	return oldest
+}
 
 // Push puts p last of its class and flow. It panics if p waits already.
 func (q *Turns[T]) Push(p *Place[T], class Class, key string, now int64) {
@@ -315,73 +330,4 @@ func (q *Turns[T]) resize(f *flow[T], by int) {
 	for len(q.sizes) > 0 && q.sizes[len(q.sizes)-1].n == 0 {
 		q.sizes = q.sizes[:len(q.sizes)-1]
 	}
-}
-
-// A series is places in order of arrival, linked through one of their links.
-type series[T any] struct{ first, last *Place[T] }
-
-func all[T any](p *Place[T]) *links[T] { return &p.all }
-func own[T any](p *Place[T]) *links[T] { return &p.own }
-
-func (s *series[T]) push(p *Place[T], by func(*Place[T]) *links[T]) {
-	*by(p) = links[T]{prev: s.last}
-	if s.last == nil {
-		s.first = p
-	} else {
-		by(s.last).next = p
-	}
-	s.last = p
-}
-
-func (s *series[T]) remove(p *Place[T], by func(*Place[T]) *links[T]) {
-	at := by(p)
-	if at.prev == nil {
-		s.first = at.next
-	} else {
-		by(at.prev).next = at.next
-	}
-	if at.next == nil {
-		s.last = at.prev
-	} else {
-		by(at.next).prev = at.prev
-	}
-	*at = links[T]{}
-}
-
-// A ring is flows in order; the one at the front is pushed to the end when it
-// has had its turn.
-type ring[T any] struct {
-	first, last *node[T]
-	n           int
-}
-
-type node[T any] struct {
-	flow       *flow[T]
-	prev, next *node[T]
-}
-
-func (r *ring[T]) push(n *node[T]) {
-	n.prev, n.next = r.last, nil
-	if r.last == nil {
-		r.first = n
-	} else {
-		r.last.next = n
-	}
-	r.last = n
-	r.n++
-}
-
-func (r *ring[T]) remove(n *node[T]) {
-	if n.prev == nil {
-		r.first = n.next
-	} else {
-		n.prev.next = n.next
-	}
-	if n.next == nil {
-		r.last = n.prev
-	} else {
-		n.next.prev = n.prev
-	}
-	n.prev, n.next = nil, nil
-	r.n--
 }

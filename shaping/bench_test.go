@@ -29,13 +29,13 @@ func BenchmarkAcquirePasses(b *testing.B) {
 			names := make([]string, keys)
 			for i := range names {
 				names[i] = "client" + strconv.Itoa(i)
-				s.Acquire(b.Context(), names[i], nil)
+				s.Acquire(b.Context(), shaping.Request{Key: names[i]})
 			}
 			b.ReportAllocs()
 			b.ResetTimer()
 			b.RunParallel(func(pb *testing.PB) {
 				for i := 0; pb.Next(); i++ {
-					if d, err := s.Acquire(context.Background(), names[i%keys], nil); err != nil || !d.Allowed {
+					if d, err := s.Acquire(context.Background(), shaping.Request{Key: names[i%keys]}); err != nil || !d.Allowed {
 						b.Errorf("%+v, %v", d, err)
 						return
 					}
@@ -47,10 +47,10 @@ func BenchmarkAcquirePasses(b *testing.B) {
 
 func BenchmarkAcquireRefused(b *testing.B) {
 	s := shaper(b, q(b, "1/d", 1, time.Second))
-	s.Acquire(b.Context(), "", nil)
+	s.Acquire(b.Context(), shaping.Request{})
 	b.ReportAllocs()
 	for b.Loop() {
-		if d, _ := s.Acquire(context.Background(), "", nil); d.Reason != limiter.ReasonMaxWait {
+		if d, _ := s.Acquire(context.Background(), shaping.Request{}); d.Reason != limiter.ReasonMaxWait {
 			b.Fatalf("%+v", d)
 		}
 	}
@@ -60,7 +60,7 @@ func BenchmarkAcquireRefused(b *testing.B) {
 func BenchmarkEnqueueCancel(b *testing.B) {
 	for _, waiting := range []int{10, 100_000} {
 		b.Run("waiting="+strconv.Itoa(waiting), func(b *testing.B) {
-			line := shaping.NewLine[int](mustRate(b, "1/s"), 1, waiting+2, time.Duration(waiting+2)*time.Second)
+			line := shaping.NewLine[int](shaping.Terms{Rate: mustRate(b, "1/s"), Burst: 1, Queue: waiting + 2, MaxWait: time.Duration(waiting+2) * time.Second})
 			fill(&line, epoch, waiting+1)
 			// One in the middle, so that leaving is not from an end.
 			_, middle := line.Arrive(epoch, 0)
@@ -79,13 +79,13 @@ func BenchmarkEnqueueCancel(b *testing.B) {
 // The whole way of a waiter: place, channel, and back out.
 func BenchmarkAcquireWaitsAndGivesUp(b *testing.B) {
 	s := shaper(b, q(b, "1/d", 10, 48*time.Hour))
-	s.Acquire(b.Context(), "", nil)
+	s.Acquire(b.Context(), shaping.Request{})
 	b.ReportAllocs()
 	for b.Loop() {
 		ctx, cancel := context.WithCancel(context.Background())
 		stop := make(chan struct{})
 		go func() {
-			s.Acquire(ctx, "", nil)
+			s.Acquire(ctx, shaping.Request{})
 			close(stop)
 		}()
 		cancel()

@@ -8,16 +8,16 @@ import (
 	"github.com/shapeproxy/shapeproxy/limiter"
 )
 
-// A bucket is the waiting around one Line: a mutex, a timer that runs only while
-// somebody waits, and a channel for each who does. There is no goroutine that
-// serves the queue, so an idle bucket costs its few words and nothing else.
+// A bucket is the waiting around one Line: a mutex, an alarm that is set only
+// while somebody waits, and a channel for each who does. There is no goroutine
+// that serves the queue, so an idle bucket costs its few words and nothing else.
 type bucket struct {
-	clock *clock
+	shaper *Shaper
 
 	mu    sync.Mutex
 	rules *rules // as the line has them
 	line  Line[turn]
-	timer *time.Timer // calls wake when the head is due; nil until somebody waited
+	alarm alarm // calls wake when something is due; nil until somebody waited
 }
 
 // A turn is what a waiter waits for. Its end is written once, under the
@@ -31,23 +31,21 @@ type turn struct {
 }
 
 // arrive puts a request to the line. With a Waiter, wait tells the decision.
-func (b *bucket) arriveLocked(now int64, gone func() bool) (limiter.Decision, *Waiter[turn]) {
-	// Who is due goes first; an arrival need not wait for a late timer.
-	if b.line.Head() != nil && b.line.Due(now) <= now {
-		b.releaseLocked(now)
-		b.armLocked(now)
-	}
+func (b *bucket) arriveLocked(now int64, req *Request) (limiter.Decision, *Waiter[turn]) {
+	b.serveLocked(now) // a late alarm makes nobody's turn later
+	e := req.entrant()
 	if b.rules.DryRun {
 		return b.decideLocked(now, b.line.Rehearse(now)), nil
 	}
-	verdict, w := b.line.Arrive(now, turn{gone: gone})
+	verdict, w, out := b.line.Enter(now, e, turn{gone: req.Gone})
+	if out != nil {
+		b.refuseLocked(out, now, limiter.ReasonQueueFull)
+	}
 	if w == nil {
 		return b.decideLocked(now, verdict), nil
 	}
 	w.Value.done = make(chan struct{})
-	if b.line.Head() == w {
-		b.armLocked(now)
-	}
+	b.armLocked(now)
 	return limiter.Decision{}, w
 }
 
@@ -56,7 +54,9 @@ func (b *bucket) wait(ctx context.Context, w *Waiter[turn]) (limiter.Decision, e
 	select {
 	case <-w.Value.done:
 	case <-ctx.Done():
-		b.giveUp(w)
+		if b.giveUp(w) {
+			return w.Value.decision, context.Cause(ctx)
+		}
 	}
 	d, err := w.Value.decision, w.Value.err
 	if d.Allowed && ctx.Err() != nil {
@@ -64,76 +64,108 @@ func (b *bucket) wait(ctx context.Context, w *Waiter[turn]) (limiter.Decision, e
 		// to the next, it would be made by now later than the schedule knows,
 		// and by more than Slack that breaks the promise about any interval.
 		d.Allowed, d.Reason = false, limiter.ReasonClientGone
-	}
-	if !d.Allowed && err == nil {
 		err = context.Cause(ctx)
+		b.done()
 	}
 	return d, err
 }
 
-// giveUp takes w out of the line unless its turn has come, which only the lock
-// can tell.
-func (b *bucket) giveUp(w *Waiter[turn]) {
+// giveUp takes w out of the line unless its waiting has ended, which only the
+// lock can tell.
+func (b *bucket) giveUp(w *Waiter[turn]) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.line.Cancel(w) {
-		now := b.clock.now()
-		b.endLocked(w, now, limiter.ReasonClientGone, nil)
-		if b.line.Head() == nil {
-			b.armLocked(now)
-		}
+	if !b.line.Cancel(w) {
+		return false
 	}
+	now := b.now()
+	b.endLocked(w, now, limiter.ReasonClientGone)
+	b.armLocked(now)
+	return true
 }
 
-// wake is called by the timer. A call that Stop or Reset came too late for finds
+// wake is called by the alarm. A call that came too late to be stopped finds
 // nobody due and does no harm.
 func (b *bucket) wake() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	now := b.clock.now()
-	b.releaseLocked(now)
+	now := b.now()
+	b.serveLocked(now)
 	b.armLocked(now)
 }
 
-// release lets out everybody who is due.
-func (b *bucket) releaseLocked(now int64) {
-	for w := b.line.Head(); w != nil && b.line.Due(now) <= now; w = b.line.Head() {
+// done gives back the place of a request that was let go.
+func (b *bucket) done() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := b.now()
+	b.line.Done(now)
+	if b.line.Waiting() > 0 {
+		b.serveLocked(now)
+		b.armLocked(now)
+	}
+}
+
+// serve lets out everybody who is due, and tells those whose patience is over.
+func (b *bucket) serveLocked(now int64) {
+	for w := b.line.Head(now); w != nil && b.line.Due(now) <= now; w = b.line.Head(now) {
 		if w.Value.gone != nil && w.Value.gone() {
 			b.line.Cancel(w) // and the same departure is the next one's
-			b.endLocked(w, now, limiter.ReasonClientGone, limiter.ErrClientGone)
+			b.endLocked(w, now, limiter.ReasonClientGone)
+			w.Value.err = limiter.ErrClientGone
+			close(w.Value.done)
 			continue
 		}
 		b.line.Leave(now)
-		b.endLocked(w, now, limiter.ReasonNone, nil)
+		b.endLocked(w, now, limiter.ReasonNone)
+		close(w.Value.done)
+	}
+	for w, why := b.line.Expire(now); w != nil; w, why = b.line.Expire(now) {
+		b.refuseLocked(w, now, why)
 	}
 }
 
-// arm sets the timer to the head's turn, or stops it when nobody waits.
+// arm sets the alarm to what is due next.
 func (b *bucket) armLocked(now int64) {
-	switch head := b.line.Head(); {
-	case head != nil && b.timer == nil:
-		b.timer = time.AfterFunc(time.Duration(b.line.Due(now)-now), b.wake)
-	case head != nil:
-		b.timer.Reset(time.Duration(b.line.Due(now) - now))
-	case b.timer != nil:
-		b.timer.Stop()
+	at := b.line.Wake(now)
+	if at == Endless {
+		if b.alarm != nil {
+			b.alarm.Stop()
+		}
+		return
 	}
+	if b.alarm == nil {
+		b.alarm = b.shaper.alarms.newAlarm(b.wake)
+	}
+	b.alarm.Reset(time.Duration(at - now))
+}
+
+// refuse ends the waiting of one who is put out of the line, or was too long in
+// it, with the time after which there is room for another like it.
+func (b *bucket) refuseLocked(w *Waiter[turn], now int64, why limiter.Reason) {
+	b.endLocked(w, now, why)
+	d := &w.Value.decision
+	d.RetryAfter = max(1, b.line.Look(now).RetryAfter)
+	d.ResetAfter = min(d.ResetAfter, d.RetryAfter)
+	close(w.Value.done)
 }
 
 // end writes how w's waiting ended; w is out of the line.
-func (b *bucket) endLocked(w *Waiter[turn], now int64, reason limiter.Reason, err error) {
+func (b *bucket) endLocked(w *Waiter[turn], now int64, reason limiter.Reason) {
 	d := b.stateLocked(now)
 	d.Allowed, d.Reason = reason == limiter.ReasonNone, reason
 	d.Queued, d.Waited, d.Ahead = true, time.Duration(now-w.Came), w.Ahead
 	d.DryRun = false // it did wait, whatever the limit has become meanwhile
-	w.Value.decision, w.Value.err = d, err
-	close(w.Value.done)
+	w.Value.decision = d
 }
 
 // decide is the decision about a request that does not wait.
 func (b *bucket) decideLocked(now int64, v Verdict) limiter.Decision {
 	d := b.stateLocked(now)
 	d.Allowed, d.Reason = v.Reason == limiter.ReasonNone, v.Reason
+	if v.Reason == limiter.ReasonQueueFull && b.rules.Queue == 0 {
+		d.Reason = limiter.ReasonLimit // there is no queue to be full
+	}
 	d.Queued, d.Waited, d.Ahead = v.Queued, v.Wait, v.Ahead
 	if !d.Allowed {
 		d.RetryAfter = v.RetryAfter
@@ -144,8 +176,12 @@ func (b *bucket) decideLocked(now int64, v Verdict) limiter.Decision {
 
 // state is the part of a decision that does not depend on the request.
 func (b *bucket) stateLocked(now int64) limiter.Decision {
-	d := b.rules.decision(b.clock.at(now))
-	d.Remaining, d.ResetAfter = b.line.Remaining(now)
+	d := b.rules.decision(b.shaper.clock.at(now))
+	if b.rules.Rate.Count > 0 {
+		d.Remaining, d.ResetAfter = b.line.Remaining(now)
+	} else {
+		d.Remaining = b.line.Free(now)
+	}
 	return d
 }
 
@@ -153,7 +189,7 @@ func (b *bucket) stateLocked(now int64) limiter.Decision {
 func (b *bucket) peek() limiter.Decision {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	now := b.clock.now()
+	now := b.now()
 	d := b.decideLocked(now, b.line.Look(now))
 	d.Queued, d.Waited, d.Peeked = false, 0, true // nobody asked, so nobody waits
 	return d
@@ -164,12 +200,21 @@ func (b *bucket) peek() limiter.Decision {
 func (b *bucket) adopt(r *rules) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	now := b.clock.now()
+	now := b.now()
+	b.serveLocked(now) // by the old rules, under which they were due
 	if b.rules.DryRun && !r.DryRun {
 		b.line.EndRehearsal(now)
 	}
+	if b.rules.pausedUntil != r.pausedUntil {
+		if r.pausedUntil == 0 {
+			b.line.Resume(now)
+		} else {
+			b.line.Pause(now, r.pausedUntil)
+		}
+	}
 	b.rules = r
-	b.line.Adopt(now, r.Rate, r.Burst, r.Queue, r.MaxWait)
+	b.line.Adopt(now, r.terms())
+	b.serveLocked(now)
 	b.armLocked(now)
 }
 
@@ -180,16 +225,19 @@ func (b *bucket) idle(now int64) int64 {
 	return int64(b.line.Idle(now))
 }
 
-// depth is how many wait, and for how long the first of those who really do.
-func (b *bucket) depth() (n int, oldest time.Duration) {
+// depth is how many wait, for how long the first of those who really do, and how
+// many are unfinished.
+func (b *bucket) depth() (n int, oldest time.Duration, inFlight int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	now := b.clock.now()
-	if w := b.line.Head(); w != nil {
-		oldest = time.Duration(now - w.Came)
+	now := b.now()
+	if came := b.line.Oldest(); came >= 0 {
+		oldest = time.Duration(now - came)
 	}
-	return b.line.Depth(now), oldest
+	return b.line.Depth(now), oldest, b.line.InFlight()
 }
+
+func (b *bucket) now() int64 { return b.shaper.clock.now() }
 
 // A clock is the one place where the time is read: wall time at the start, and
 // from there the monotonic clock, which nobody can set.

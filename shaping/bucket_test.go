@@ -15,24 +15,23 @@ func newBucket(t *testing.T, rate string, queue int) *bucket {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rules, err := newRules(Policy{Rate: r, Burst: 1, Queue: queue, MaxWait: time.Minute})
+	s, err := New(Policy{Rate: r, Burst: 1, Queue: queue, MaxWait: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &bucket{
-		clock: &clock{base: time.Now()}, rules: rules,
-		line: NewLine[turn](rules.Rate, rules.Burst, rules.Queue, rules.MaxWait),
-	}
+	b := s.lock("")
+	b.mu.Unlock()
+	return b
 }
 
 func (b *bucket) arrive() (limiter.Decision, *Waiter[turn]) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.arriveLocked(b.clock.now(), nil)
+	return b.arriveLocked(b.now(), new(Request))
 }
 
 // armed reports whether the timer is set, and stops it.
-func (b *bucket) armed() bool { return b.timer != nil && b.timer.Stop() }
+func (b *bucket) armed() bool { return b.alarm != nil && b.alarm.(timerAlarm).Timer.Stop() }
 
 func ended(w *Waiter[turn]) bool {
 	select {
@@ -46,7 +45,7 @@ func ended(w *Waiter[turn]) bool {
 func TestTimerRunsOnlyWhileSomebodyWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBucket(t, "1/s", 5)
-		if b.arrive(); b.timer != nil {
+		if b.arrive(); b.alarm != nil {
 			t.Fatal("a timer for one that passed")
 		}
 		_, w1 := b.arrive()

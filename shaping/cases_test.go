@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/shapeproxy/shapeproxy/limiter"
+	"github.com/shapeproxy/shapeproxy/shaping"
 )
 
 // traefik/traefik #5918: rates below one a second.
@@ -58,7 +59,7 @@ func TestCase08LongRunRateUnderOverload(t *testing.T) {
 			for range c.clients {
 				clients.Go(func() {
 					for {
-						d, err := s.Acquire(t.Context(), "", nil)
+						d, err := s.Acquire(t.Context(), shaping.Request{})
 						if err != nil || !d.Allowed {
 							t.Errorf("%+v, %v", d, err)
 							return
@@ -152,7 +153,7 @@ func TestCase18CancelledContextUsesNothing(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(why)
 		for range 10 {
-			d, err := s.Acquire(ctx, "", nil)
+			d, err := s.Acquire(ctx, shaping.Request{})
 			if err != why || d.Allowed || d.Queued || d.Reason != limiter.ReasonClientGone {
 				t.Fatalf("%+v, %v", d, err)
 			}

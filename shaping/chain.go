@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/shapeproxy/shapeproxy/limiter"
+	"github.com/shapeproxy/shapeproxy/queue"
 )
 
 // A Link is one limit of a Chain: in reject mode or in queue form, so exactly
@@ -19,12 +20,13 @@ type Link struct {
 // A Chain is the limits of one route as one Limiter: all or nothing.
 //
 // Limits in reject mode are asked first and at one instant, and a request that
-// one of them refuses is charged to none. The queues are then entered in
-// order, each after the one before has released the request. A queue that
-// refuses gives back what limits in reject mode hold; departures that earlier
-// queues have used are not given back. A client that leaves while it waits
-// gives back its place in the queue and nothing else, or leaving would be a way
-// round the limits before it.
+// one of them refuses is charged to none. Places without a queue are taken
+// right after, so they are held while the request waits in a queue. The queues
+// are then entered in order, each after the one before has released the
+// request. One that refuses gives back what the limits before it hold;
+// departures that earlier queues have used are not given back. A client that
+// leaves while it waits gives back its places and nothing else, or leaving
+// would be a way round the limits before the queue.
 //
 // Limits in dry run are asked last of their kind, for requests that the others
 // let pass, and never bind.
@@ -33,39 +35,40 @@ type Link struct {
 // concurrent use.
 type Chain struct {
 	store *limiter.Memory
+	class queue.Class
 	links []Link
 }
 
-// NewChain returns a Chain of limits in the order in which a route names them.
-// Those in reject mode must belong to store.
+// NewChain returns a Chain of limits in the order in which a route names them,
+// for requests of class Normal. Limits in reject mode must belong to store.
 func NewChain(store *limiter.Memory, links ...Link) *Chain {
-	return &Chain{store: store, links: links}
+	return &Chain{store: store, class: queue.Normal, links: links}
+}
+
+// Of returns the same Chain for requests of that class.
+func (c *Chain) Of(class queue.Class) *Chain {
+	return &Chain{store: c.store, class: class, links: c.links}
 }
 
 // Acquire implements limiter.Limiter.
 func (c *Chain) Acquire(ctx context.Context, req limiter.Request) (limiter.Permit, error) {
-	w := walk{chain: c, keys: req.Keys, all: make([]limiter.Decision, len(c.links))}
+	w := walk{chain: c, req: &req, all: make([]limiter.Decision, len(c.links))}
 	if !w.haveKeys() || !w.reject() {
 		return w.refused(), nil
 	}
 	w.rejectDry()
-	for i, link := range c.links {
-		if link.Queue == nil || !w.asked(i) {
-			continue
+	// Places that nobody may wait for are asked before those that one may.
+	for _, waits := range [...]bool{false, true} {
+		for i, link := range c.links {
+			if link.Queue == nil || link.waits() != waits || !w.asked(i) {
+				continue
+			}
+			if ok, err := w.enter(ctx, i); err != nil {
+				return limiter.Permit{Decision: w.all[i], All: w.decided()}, err
+			} else if !ok {
+				return w.refused(), nil
+			}
 		}
-		d, err := link.Queue.Acquire(ctx, req.Keys[i].Value, req.Gone)
-		if err != nil && errors.Is(context.Cause(ctx), limiter.ErrShutdown) {
-			d.Reason, d.Status, d.RetryAfter, err = limiter.ReasonShutdown, http.StatusServiceUnavailable, time.Second, nil
-		}
-		w.all[i] = d
-		if err != nil {
-			return limiter.Permit{Decision: d, All: w.decided()}, err
-		}
-		if !d.Allowed && !d.DryRun {
-			w.giveBack()
-			return w.refused(), nil
-		}
-		w.waited = w.waited || d.Waited > 0 && !d.DryRun
 	}
 	return w.passed(), nil
 }
@@ -73,16 +76,55 @@ func (c *Chain) Acquire(ctx context.Context, req limiter.Request) (limiter.Permi
 // A walk is one request on its way through a Chain.
 type walk struct {
 	chain  *Chain
-	keys   []limiter.Key
+	req    *limiter.Request
 	all    []limiter.Decision // by link; one that was not asked has no Policy
 	held   []limiter.Charge   // what limits in reject mode have been charged
 	at     time.Time          // the instant of those charges
+	places []Grant            // what is held until the request has ended
 	waited bool
 }
 
+// enter asks link i for a turn. It is not ok if the request goes no further; what
+// it holds is then given back.
+func (w *walk) enter(ctx context.Context, i int) (ok bool, err error) {
+	key := &w.req.Keys[i]
+	g, err := w.chain.links[i].Queue.Acquire(ctx, Request{
+		Key: key.Value, Gone: w.req.Gone, Class: w.chain.class, Flow: key.Flow, MaxWait: key.MaxWait,
+	})
+	d := g.Decision
+	if err != nil && errors.Is(context.Cause(ctx), limiter.ErrShutdown) {
+		d.Reason, d.Status, d.RetryAfter, err = limiter.ReasonShutdown, http.StatusServiceUnavailable, time.Second, nil
+	}
+	w.all[i] = d
+	if g.bucket != nil {
+		w.places = append(w.places, g)
+	}
+	switch {
+	case err != nil:
+		w.release()
+		return false, err
+	case !d.Allowed && !d.DryRun:
+		w.release()
+		w.giveBack()
+		return false, nil
+	}
+	w.waited = w.waited || d.Waited > 0 && !d.DryRun
+	return true, nil
+}
+
+// release gives the places back.
+func (w *walk) release() {
+	for _, g := range w.places {
+		g.Release()
+	}
+}
+
+// waits reports whether a request may wait at the link.
+func (l Link) waits() bool { return l.Queue.Policy().Queue > 0 }
+
 // asked reports whether link i is to decide about the request.
 func (w *walk) asked(i int) bool {
-	return !w.keys[i].Skip && !w.keys[i].Missing
+	return !w.req.Keys[i].Skip && !w.req.Keys[i].Missing
 }
 
 // haveKeys notes the limits whose key the request lacks, and reports whether
@@ -90,7 +132,7 @@ func (w *walk) asked(i int) bool {
 func (w *walk) haveKeys() bool {
 	ok := true
 	for i, link := range w.chain.links {
-		if !w.keys[i].Missing {
+		if !w.req.Keys[i].Missing {
 			continue
 		}
 		name, dry := link.name()
@@ -122,7 +164,7 @@ func (w *walk) reject() bool {
 		if _, dry := link.name(); dry {
 			continue
 		}
-		w.held = append(w.held, limiter.Charge{Limit: link.Reject, Key: w.keys[i].Value, Cost: 1})
+		w.held = append(w.held, limiter.Charge{Limit: link.Reject, Key: w.req.Keys[i].Value, Cost: 1})
 		links = append(links, i)
 	}
 	if len(w.held) == 0 {
@@ -149,7 +191,7 @@ func (w *walk) rejectDry() {
 		if _, dry := link.name(); !dry {
 			continue
 		}
-		charge := limiter.Charge{Limit: link.Reject, Key: w.keys[i].Value, Cost: 1}
+		charge := limiter.Charge{Limit: link.Reject, Key: w.req.Keys[i].Value, Cost: 1}
 		w.all[i] = w.chain.store.Take(nil, []limiter.Charge{charge})[0]
 	}
 }
@@ -161,7 +203,7 @@ func (w *walk) giveBack() {
 	}
 	for i, link := range w.chain.links {
 		if d := w.all[i]; link.Reject != nil && d.DryRun && d.Allowed {
-			w.chain.store.Return([]limiter.Charge{{Limit: link.Reject, Key: w.keys[i].Value, Cost: 1}}, d.At)
+			w.chain.store.Return([]limiter.Charge{{Limit: link.Reject, Key: w.req.Keys[i].Value, Cost: 1}}, d.At)
 		}
 	}
 }
@@ -190,6 +232,9 @@ func (w *walk) passed() limiter.Permit {
 	}
 	p := limiter.Permit{All: w.decided()}
 	p.Allowed = true
+	if len(w.places) > 0 {
+		p.Done = w.release
+	}
 	for _, d := range p.All {
 		// Smallest Remaining ÷ Limit; a limit that was not asked has none.
 		if !d.DryRun && (p.Policy == "" || float64(d.Remaining)*float64(p.Limit) < float64(p.Remaining)*float64(d.Limit)) {
@@ -209,9 +254,9 @@ func (w *walk) look(which func(*limiter.Decision) bool) {
 		}
 		var now limiter.Decision
 		if link.Queue != nil {
-			now = link.Queue.Peek(w.keys[i].Value)
+			now = link.Queue.Peek(w.req.Keys[i].Value)
 		} else {
-			now = w.chain.store.Peek(link.Reject, w.keys[i].Value, 1)
+			now = w.chain.store.Peek(link.Reject, w.req.Keys[i].Value, 1)
 		}
 		if d.Policy == "" {
 			*d = now

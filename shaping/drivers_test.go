@@ -46,7 +46,7 @@ func (e *events) Pop() any {
 
 // byHeap drives a line without any waiting.
 func byHeap(p shaping.Policy, visits []visit) []outcome {
-	line := shaping.NewLine[int](p.Rate, p.Burst, p.Queue, p.MaxWait)
+	line := shaping.NewLine[int](shaping.Terms{Rate: p.Rate, Burst: p.Burst, Queue: p.Queue, MaxWait: p.MaxWait})
 	out := make([]outcome, len(visits))
 	waiters := make([]*shaping.Waiter[int], len(visits))
 	end := func(who int, reason limiter.Reason, now time.Duration, ahead int) {
@@ -59,8 +59,8 @@ func byHeap(p shaping.Policy, visits []visit) []outcome {
 		heap.Push(&todo, event{v.comes + v.patience, 1, i})
 	}
 	now := time.Duration(0)
-	for len(todo) > 0 || line.Head() != nil {
-		if line.Head() != nil {
+	for len(todo) > 0 || line.Head(int64(now)) != nil {
+		if line.Head(int64(now)) != nil {
 			if due := time.Duration(line.Due(int64(now))); len(todo) == 0 || due <= todo[0].at {
 				now = due
 				w := line.Leave(int64(now))
@@ -97,7 +97,7 @@ func byShaper(t *testing.T, p shaping.Policy, visits []visit) []outcome {
 				time.Sleep(v.comes)
 				ctx, cancel := context.WithTimeout(t.Context(), v.patience)
 				defer cancel()
-				d, _ := s.Acquire(ctx, "", nil)
+				d, _ := s.Acquire(ctx, shaping.Request{})
 				out[i] = outcome{d.Reason, time.Since(start), d.Ahead, d.Remaining}
 			}()
 		}

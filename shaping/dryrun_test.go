@@ -119,7 +119,7 @@ func TestDryRunAllocatesNothingForItsQueue(t *testing.T) {
 			t.Fatal(err)
 		}
 		ctx := t.Context()
-		if n := testing.AllocsPerRun(1000, func() { s.Acquire(ctx, "", nil) }); n != 0 {
+		if n := testing.AllocsPerRun(1000, func() { s.Acquire(ctx, shaping.Request{}) }); n != 0 {
 			t.Fatalf("%v allocations for one that would wait", n)
 		}
 		if n := s.Snapshot().Depth; n != 1000 {

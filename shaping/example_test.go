@@ -19,7 +19,7 @@ func ExampleShaper() {
 	}
 	for range 3 {
 		// The second and third wait for some 10 ms each.
-		d, err := shaper.Acquire(context.Background(), "client", nil)
+		d, err := shaper.Acquire(context.Background(), shaping.Request{Key: "client"})
 		switch {
 		case err != nil:
 			fmt.Println("the client left:", err)
@@ -38,7 +38,7 @@ func ExampleShaper() {
 // A line is driven by whoever knows the time; here, a list of arrivals.
 func ExampleLine() {
 	rate, _ := limiter.ParseRate("6/m")
-	line := shaping.NewLine[string](rate, 1, 2, time.Minute)
+	line := shaping.NewLine[string](shaping.Terms{Rate: rate, Burst: 1, Queue: 2, MaxWait: time.Minute})
 
 	const second = int64(time.Second)
 	for _, name := range []string{"first", "second", "third", "fourth"} {
@@ -52,7 +52,7 @@ func ExampleLine() {
 			fmt.Println(name, "goes at once")
 		}
 	}
-	for now := 5 * second; line.Head() != nil; {
+	for now := 5 * second; line.Head(now) != nil; {
 		now = line.Due(now)
 		fmt.Println(line.Leave(now).Value, "leaves at", time.Duration(now))
 	}

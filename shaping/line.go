@@ -8,25 +8,40 @@ import (
 	"github.com/shapeproxy/shapeproxy/queue"
 )
 
-// A Line is one queue without the waiting: a [queue.FIFO] says who is next, a
+// Terms are the numbers of a Line.
+type Terms struct {
+	Rate        limiter.Rate  // zero: as fast as places become free
+	Burst       int64         // how many may go at once after a quiet time; at least 1 with a Rate
+	Queue       int           // how many may wait
+	MaxWait     time.Duration // who would have to wait longer is refused
+	MaxInFlight int           // how many that left may be unfinished; 0: any number
+	// PromoteAfter is the time for which a waiter counts one class better; 0:
+	// never.
+	PromoteAfter time.Duration
+}
+
+// A Line is one queue without the waiting: [queue.Turns] say who is next, a
 // [Pace] says when. It reads no clock, arms no timer and wakes nobody, so
 // the same line serves live requests and a replay of last week's log: its
 // driver tells it the time.
 //
-// A driver puts every request to [Line.Arrive]. While [Line.Head] is not nil it
-// sees to it that [Line.Leave] is called at [Line.Due] or soon after, and
-// [Line.Cancel] for a waiter that gives up. While somebody waits, Due changes
-// only by Leave, Adopt and a clock set back.
+// A driver puts every request to [Line.Enter] or Arrive. While somebody waits,
+// it calls [Line.Leave] and then [Line.Expire], until they return nil, at
+// [Line.Wake] or soon after; [Line.Cancel] for a waiter that gives up; and
+// [Line.Done] when a request that left has ended. Wake changes only by those, by
+// Adopt, Pause, Resume, and a clock set back.
 //
-// Every operation takes constant time, where each rehearsed request pays for
-// its own leaving. Times are as for Pace: now is always the present, as an
-// instant before the last one says that the clock was set back. A Line is not
-// safe for concurrent use, and must not be copied while anybody waits.
+// Every operation takes constant or logarithmic time, but for the newcomer of
+// a flow that holds many places; see [queue.Turns]. Times are as for Pace. A
+// Line is not safe for concurrent use, and must not be copied while anybody
+// waits.
 type Line[T any] struct {
-	pace    Pace
-	places  int
-	maxWait time.Duration
-	queue   queue.FIFO[*Waiter[T]]
+	pace     Pace
+	capacity int
+	maxWait  time.Duration
+	queue    queue.Turns[*Waiter[T]]
+	patience patience[T]
+	left     int // how many have left after waiting, ever
 
 	// ghosts is how many places behind the queue are taken by rehearsed
 	// requests. Nobody stands there, so a number is enough, and a dry run
@@ -34,56 +49,77 @@ type Line[T any] struct {
 	ghosts int
 }
 
+// An Entrant is what matters of a request for its place.
+type Entrant struct {
+	Class queue.Class
+	Flow  string // whoever takes turns; one for all is plain first come, first out
+	// MaxWait is how long this request would wait, if that is less than what
+	// the line allows; 0: no less.
+	MaxWait time.Duration
+}
+
 // A Waiter is one request's place in a Line.
 type Waiter[T any] struct {
 	Value T     // the driver's own
 	Came  int64 // instant of arrival
-	Ahead int   // how many waited when it came
+	Ahead int   // how many would have gone before it when it came
 
-	item queue.Item[*Waiter[T]]
+	place queue.Place[*Waiter[T]]
+	until int64 // on the clock of Pace.Patience
+	left  int   // how many had left when it came
+	index int   // in patience
 }
 
 // A Verdict is what a Line says to a request that comes.
 type Verdict struct {
-	// Reason is why the request is refused: limiter.ReasonQueueFull or
-	// limiter.ReasonMaxWait; limiter.ReasonNone if it goes at once or waits.
+	// Reason is why the request is refused: limiter.ReasonQueueFull,
+	// limiter.ReasonMaxWait, or limiter.ReasonPaused if it is a pause that
+	// makes the wait too long; limiter.ReasonNone if it goes at once or waits.
 	Reason limiter.Reason
 	// RetryAfter, on a refusal, is the time after which a request that comes
 	// alone is not refused: until a place is free and the wait short enough.
 	RetryAfter time.Duration
 	// Queued: the request waits.
 	Queued bool
-	// Wait is how long, if nobody ahead gives up.
+	// Wait is how long, if nobody ahead gives up, nobody overtakes, and places
+	// at the upstream are free in time.
 	Wait time.Duration
 	// Ahead is how many are waiting before it.
 	Ahead int
 }
 
-// NewLine returns an empty line of that many places, at the pace of burst
-// requests at once and rate in the long run. Who would have to wait longer
-// than maxWait is refused.
-func NewLine[T any](rate limiter.Rate, burst int64, places int, maxWait time.Duration) Line[T] {
-	return Line[T]{pace: NewPace(rate, burst), places: places, maxWait: maxWait}
+// NewLine returns an empty line.
+func NewLine[T any](t Terms) Line[T] {
+	l := Line[T]{pace: NewPace(t.Rate, t.Burst, t.MaxInFlight), capacity: t.Queue, maxWait: t.MaxWait}
+	l.queue.Ageing = int64(t.PromoteAfter)
+	return l
 }
 
 // Look says what Arrive would say, and changes nothing.
-func (l *Line[T]) Look(now int64) Verdict {
+func (l *Line[T]) Look(now int64) Verdict { return l.LookFor(now, Entrant{}) }
+
+// LookFor says what Enter would say, and changes nothing.
+func (l *Line[T]) LookFor(now int64, e Entrant) Verdict {
 	depth := l.Depth(now)
 	if depth == 0 && l.pace.Due(now) <= now {
 		return Verdict{}
 	}
-	v := Verdict{Queued: true, Ahead: depth, Wait: l.pace.Wait(now, depth)}
-	if depth >= l.places {
+	ahead := l.queue.Ahead(e.Class, e.Flow, now) + l.ghosts
+	v := Verdict{Queued: true, Ahead: ahead, Wait: l.pace.Wait(now, ahead)}
+	if depth >= l.capacity && l.queue.Victim(e.Class, e.Flow, now) == nil {
 		v.Reason = limiter.ReasonQueueFull
-		v.RetryAfter = l.pace.Wait(now, depth-l.places) // the head's departure, or a later one's where places were taken away
+		v.RetryAfter = l.pace.Wait(now, depth-l.capacity) // the head's departure, or a later one's where places were taken away
 	}
-	if v.Wait > l.maxWait {
+	if most := l.longest(e); v.Wait > most {
 		if v.Reason == limiter.ReasonNone {
 			v.Reason = limiter.ReasonMaxWait
+			if until := l.pace.Paused(now); until != 0 && v.Wait-time.Duration(until-now) <= most {
+				v.Reason = limiter.ReasonPaused
+			}
 		}
 		// Its turn would come at the same instant if it came later, as who is
 		// ahead goes on leaving.
-		v.RetryAfter = max(v.RetryAfter, v.Wait-l.maxWait)
+		v.RetryAfter = max(v.RetryAfter, v.Wait-most)
 	}
 	if v.Reason != limiter.ReasonNone {
 		v.Queued, v.Wait = false, 0
@@ -93,29 +129,63 @@ func (l *Line[T]) Look(now int64) Verdict {
 	return v
 }
 
-// Arrive is called for each request. If it has to wait, the Waiter is its
-// place, with v as Value; otherwise that is nil.
+// longest is how long e may wait.
+func (l *Line[T]) longest(e Entrant) time.Duration {
+	if e.MaxWait > 0 {
+		return min(e.MaxWait, l.maxWait)
+	}
+	return l.maxWait
+}
+
+// Arrive is Enter where all are of one class and flow, so that nobody is put
+// out.
+func (l *Line[T]) Arrive(now int64, v T) (Verdict, *Waiter[T]) {
+	verdict, w, _ := l.Enter(now, Entrant{}, v)
+	return verdict, w
+}
+
+// Enter is called for each request. If it has to wait, w is its place, with v as
+// Value. If there was room for it only because another has less right to a
+// place, that one is put out: it waits no more.
 //
 // What the wait will be is known on arrival, so a request that would wait too
 // long is refused now and not after having waited.
-func (l *Line[T]) Arrive(now int64, v T) (Verdict, *Waiter[T]) {
-	verdict := l.Look(now)
+func (l *Line[T]) Enter(now int64, e Entrant, v T) (verdict Verdict, w, out *Waiter[T]) {
+	verdict = l.LookFor(now, e)
 	switch {
 	case verdict.Reason != limiter.ReasonNone:
-		return verdict, nil
+		return verdict, nil, nil
 	case !verdict.Queued:
 		l.pace.Pass(now)
-		return verdict, nil
+		return verdict, nil, nil
 	}
-	w := &Waiter[T]{Value: v, Came: now, Ahead: verdict.Ahead}
-	w.item.Value = w
-	l.queue.Push(&w.item)
-	return verdict, w
+	if l.Depth(now) >= l.capacity {
+		out = l.queue.Victim(e.Class, e.Flow, now).Value
+		l.Cancel(out)
+	}
+	w = &Waiter[T]{
+		Value: v, Came: now, Ahead: verdict.Ahead, left: l.left,
+		until: addTime(l.pace.Patience(now), int64(l.longest(e))),
+	}
+	w.place.Value = w
+	l.queue.Push(&w.place, e.Class, e.Flow, now)
+	l.patience.push(w)
+	return verdict, w, out
+}
+
+// addTime is a + b, or the last instant there is.
+func addTime(a, b int64) int64 {
+	if a > math.MaxInt64-b {
+		return math.MaxInt64
+	}
+	return a + b
 }
 
 // Rehearse decides as Arrive does for a request that goes on whatever is
 // decided, as in a dry run: if it would wait, its place is taken until its turn
-// would have come, with nobody in it.
+// would have come, with nobody in it. If it would have passed at once it has
+// left, and is Done once; what is at the upstream while it would have waited
+// is not counted.
 func (l *Line[T]) Rehearse(now int64) Verdict {
 	verdict := l.Look(now)
 	switch {
@@ -136,7 +206,8 @@ func (l *Line[T]) settle(now int64) {
 		if due > now {
 			return
 		}
-		l.pace.Leave(due)
+		l.pace.Leave(max(due, l.pace.ready))
+		l.pace.taken--
 		l.ghosts--
 	}
 }
@@ -148,33 +219,86 @@ func (l *Line[T]) EndRehearsal(now int64) {
 	l.ghosts = 0
 }
 
-// Due is the instant at which the head may leave, as seen at now.
+// Due is the instant at which the head may leave, as seen at now; Endless if a
+// place has to become free first, or a pause to be ended.
 func (l *Line[T]) Due(now int64) int64 { return l.pace.Due(now) }
 
+// Wake is the instant at which something is due for those who wait: the head
+// to leave, or somebody's patience to end. Endless when nobody waits.
+func (l *Line[T]) Wake(now int64) int64 {
+	if l.queue.Len() == 0 {
+		return Endless
+	}
+	return min(l.pace.Due(now), l.pace.Runs(now, l.patience[0].until))
+}
+
+// Waiting is how many really wait.
+func (l *Line[T]) Waiting() int { return l.queue.Len() }
+
+// Oldest is when the one came who has waited longest; negative when nobody
+// waits.
+func (l *Line[T]) Oldest() int64 {
+	if p := l.queue.Oldest(); p != nil {
+		return p.Value.Came
+	}
+	return -1
+}
+
 // Head is the waiter that is next, or nil when nobody waits.
-func (l *Line[T]) Head() *Waiter[T] {
-	if it := l.queue.Head(); it != nil {
-		return it.Value
+func (l *Line[T]) Head(now int64) *Waiter[T] {
+	if p := l.queue.Next(now); p != nil {
+		return p.Value
 	}
 	return nil
 }
 
 // Leave lets the head out and returns it; nil when nobody waits or the head is
-// not yet due.
+// not yet due. It holds a place until Done.
 func (l *Line[T]) Leave(now int64) *Waiter[T] {
-	w := l.Head()
+	w := l.Head(now)
 	if w == nil || l.pace.Due(now) > now {
 		return nil
 	}
-	l.queue.Remove(&w.item)
+	l.queue.Take(&w.place)
+	l.patience.remove(w)
 	l.pace.Leave(now)
+	l.left++
 	return w
+}
+
+// Done gives back the place of a request that went, at once or after waiting.
+// Who waits for a place may be due by it.
+func (l *Line[T]) Done(now int64) { l.pace.Done(now) }
+
+// Expire takes out one who has waited as long as it may and is still not due,
+// and says why; nil if there is none. On arrival its turn was to come in time:
+// then the pace was lowered or paused, or others have overtaken it, or the
+// places at the upstream were longer in use than anybody could know.
+func (l *Line[T]) Expire(now int64) (*Waiter[T], limiter.Reason) {
+	if len(l.patience) == 0 || l.patience[0].until > l.pace.Patience(now) {
+		return nil, limiter.ReasonNone
+	}
+	w := l.patience[0]
+	l.Cancel(w)
+	switch {
+	case l.pace.slowed >= w.Came:
+		return w, limiter.ReasonPaused
+	case l.left-w.left > w.Ahead:
+		return w, limiter.ReasonQueueFull
+	}
+	return w, limiter.ReasonMaxWait
 }
 
 // Cancel gives up a waiter's place, and reports whether it was still waiting.
 // Who stands behind moves up at once, and nobody leaves earlier than the pace
 // allows: if all give up, the next to come still waits for the schedule.
-func (l *Line[T]) Cancel(w *Waiter[T]) bool { return l.queue.Remove(&w.item) }
+func (l *Line[T]) Cancel(w *Waiter[T]) bool {
+	if !l.queue.Remove(&w.place) {
+		return false
+	}
+	l.patience.remove(w)
+	return true
+}
 
 // Depth is how many wait at now, rehearsed requests included.
 func (l *Line[T]) Depth(now int64) int {
@@ -184,20 +308,36 @@ func (l *Line[T]) Depth(now int64) int {
 
 // Remaining is how many more requests could be taken at now, at once or into
 // the queue, and the time until it is more than that; zero when nothing is
-// used.
+// used, or it is not known.
 func (l *Line[T]) Remaining(now int64) (n int64, more time.Duration) {
 	if depth := l.Depth(now); depth > 0 {
-		return int64(max(0, l.places-depth)), l.pace.Wait(now, max(0, depth-l.places))
+		return int64(max(0, l.capacity-depth)), l.pace.Wait(now, max(0, depth-l.capacity))
 	}
 	n, more = l.pace.Free(now)
-	return n + int64(l.places), more
+	return n + int64(l.capacity), more
 }
 
-// Pinned is the Idle time of a line in which somebody waits.
+// Free is how many could go at now at once.
+func (l *Line[T]) Free(now int64) int64 {
+	if l.Depth(now) > 0 {
+		return 0
+	}
+	n, _ := l.pace.Free(now)
+	return n
+}
+
+// InFlight is how many that went are not Done.
+func (l *Line[T]) InFlight() int { return l.pace.Taken() }
+
+// Paused is the instant until which a pause lasts; 0 if there is none.
+func (l *Line[T]) Paused(now int64) int64 { return l.pace.Paused(now) }
+
+// Pinned is the Idle time of a line that must not be forgotten.
 const Pinned time.Duration = math.MaxInt64
 
 // Idle is the time until the line is as good as new, so that forgetting it
-// changes no later answer; Pinned while somebody waits.
+// changes no later answer; Pinned while somebody waits, or is unfinished and
+// holds a place.
 func (l *Line[T]) Idle(now int64) time.Duration {
 	if l.queue.Len() > 0 {
 		return Pinned
@@ -205,10 +345,78 @@ func (l *Line[T]) Idle(now int64) time.Duration {
 	return l.pace.Settled(now, l.ghosts)
 }
 
-// Adopt goes on under other numbers. Nobody who waits is refused for it, nobody
-// is overtaken, and a change lets out no bunch; see [Pace.Adopt].
-func (l *Line[T]) Adopt(now int64, rate limiter.Rate, burst int64, places int, maxWait time.Duration) {
+// Adopt goes on under other terms. Nobody who waits is refused for it, nobody
+// is overtaken, and a change lets out no bunch; see [Pace.Adopt]. Who waits
+// already keeps his own MaxWait.
+func (l *Line[T]) Adopt(now int64, t Terms) {
 	l.settle(now)
-	l.pace.Adopt(now, rate, burst)
-	l.places, l.maxWait = places, maxWait
+	l.pace.Adopt(now, t.Rate, t.Burst, t.MaxInFlight)
+	l.capacity, l.maxWait = t.Queue, t.MaxWait
+	l.queue.Ageing = int64(t.PromoteAfter)
+}
+
+// Pause stops departures until that instant, or until Resume for Endless. Its
+// time does not count as waiting.
+func (l *Line[T]) Pause(now, until int64) {
+	l.settle(now)
+	l.pace.Pause(now, until)
+}
+
+// Resume ends a pause.
+func (l *Line[T]) Resume(now int64) {
+	l.settle(now)
+	l.pace.Resume(now)
+}
+
+// A patience is those who wait, as a heap by the end of their patience.
+type patience[T any] []*Waiter[T]
+
+func (h *patience[T]) push(w *Waiter[T]) {
+	w.index = len(*h)
+	*h = append(*h, w)
+	h.up(w.index)
+}
+
+func (h *patience[T]) remove(w *Waiter[T]) {
+	i, last := w.index, len(*h)-1
+	h.swap(i, last)
+	(*h)[last] = nil
+	*h = (*h)[:last]
+	if i < last {
+		h.down(i)
+		h.up(i)
+	}
+}
+
+func (h patience[T]) swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].index, h[j].index = i, j
+}
+
+func (h patience[T]) up(i int) {
+	for i > 0 {
+		parent := (i - 1) / 2
+		if h[parent].until <= h[i].until {
+			return
+		}
+		h.swap(i, parent)
+		i = parent
+	}
+}
+
+func (h patience[T]) down(i int) {
+	for {
+		child := 2*i + 1
+		if child >= len(h) {
+			return
+		}
+		if child+1 < len(h) && h[child+1].until < h[child].until {
+			child++
+		}
+		if h[i].until <= h[child].until {
+			return
+		}
+		h.swap(i, child)
+		i = child
+	}
 }

@@ -38,10 +38,10 @@ func TestRetryAfterIsTrue(t *testing.T) {
 		rnd := rand.New(rand.NewPCG(seed, 5))
 		rate := []limiter.Rate{mustRate(t, "7/m"), mustRate(t, "1/s"), mustRate(t, "300/s")}[rnd.IntN(3)]
 		interval := int64(rate.Interval())
-		line := shaping.NewLine[int](rate, int64(1+rnd.IntN(3)), 1+rnd.IntN(6), time.Duration(interval*int64(rnd.IntN(60))/10))
+		line := shaping.NewLine[int](shaping.Terms{Rate: rate, Burst: int64(1 + rnd.IntN(3)), Queue: 1 + rnd.IntN(6), MaxWait: time.Duration(interval * int64(rnd.IntN(60)) / 10)})
 		now := epoch
 		drive := func(to int64) {
-			for line.Head() != nil && line.Due(now) <= to {
+			for line.Head(now) != nil && line.Due(now) <= to {
 				now = max(now, line.Due(now))
 				line.Leave(now)
 			}
@@ -55,7 +55,7 @@ func TestRetryAfterIsTrue(t *testing.T) {
 			}
 			refusals++
 			if rnd.IntN(4) == 0 { // fewer places: those who are too many must leave first
-				line.Adopt(now, rate, 1, 1, time.Duration(interval))
+				line.Adopt(now, shaping.Terms{Rate: rate, Burst: 1, Queue: 1, MaxWait: time.Duration(interval)})
 				if v = line.Look(now); v.Reason == limiter.ReasonNone {
 					continue
 				}
@@ -81,20 +81,20 @@ func TestRehearsalDecidesAsIfEnforced(t *testing.T) {
 		rate := []limiter.Rate{mustRate(t, "7/m"), mustRate(t, "10/s"), mustRate(t, "1999/s")}[rnd.IntN(3)]
 		burst, places := int64(1+rnd.IntN(4)), 1+rnd.IntN(8)
 		maxWait := time.Duration(int64(rate.Interval()) * int64(1+rnd.IntN(8)))
-		enforced := shaping.NewLine[int](rate, burst, places, maxWait)
-		rehearsed := shaping.NewLine[int](rate, burst, places, maxWait)
+		enforced := shaping.NewLine[int](shaping.Terms{Rate: rate, Burst: burst, Queue: places, MaxWait: maxWait})
+		rehearsed := shaping.NewLine[int](shaping.Terms{Rate: rate, Burst: burst, Queue: places, MaxWait: maxWait})
 		now := epoch
 		for step := range 300 {
 			to := now + int64(rnd.IntN(200))*int64(rate.Interval())/100
-			for enforced.Head() != nil && enforced.Due(now) <= to {
+			for enforced.Head(now) != nil && enforced.Due(now) <= to {
 				now = enforced.Due(now)
 				enforced.Leave(now)
 			}
 			now = to
 			if rnd.IntN(50) == 0 {
 				rate, burst, places = mustRate(t, "13/s"), int64(1+rnd.IntN(4)), 1+rnd.IntN(8)
-				enforced.Adopt(now, rate, burst, places, maxWait)
-				rehearsed.Adopt(now, rate, burst, places, maxWait)
+				enforced.Adopt(now, shaping.Terms{Rate: rate, Burst: burst, Queue: places, MaxWait: maxWait})
+				rehearsed.Adopt(now, shaping.Terms{Rate: rate, Burst: burst, Queue: places, MaxWait: maxWait})
 			}
 			want, _ := enforced.Arrive(now, 0)
 			if got := rehearsed.Rehearse(now); got != want {
@@ -118,7 +118,7 @@ func TestRehearsalDecidesAsIfEnforced(t *testing.T) {
 
 // Rehearsed requests stand behind those who wait, also while a timer is late.
 func TestRehearsedDoNotOvertake(t *testing.T) {
-	line := shaping.NewLine[int](mustRate(t, "1/s"), 1, 10, time.Minute)
+	line := shaping.NewLine[int](shaping.Terms{Rate: mustRate(t, "1/s"), Burst: 1, Queue: 10, MaxWait: time.Minute})
 	fill(&line, epoch, 2)
 	if v := line.Rehearse(epoch); v.Wait != 2*time.Second || v.Ahead != 1 {
 		t.Fatalf("%+v", v)
@@ -133,7 +133,7 @@ func TestRehearsedDoNotOvertake(t *testing.T) {
 }
 
 func TestAllCancelAndTheNextStillWaits(t *testing.T) {
-	line := shaping.NewLine[int](mustRate(t, "1/s"), 1, 100, time.Hour)
+	line := shaping.NewLine[int](shaping.Terms{Rate: mustRate(t, "1/s"), Burst: 1, Queue: 100, MaxWait: time.Hour})
 	_, waiting := fill(&line, epoch, 101)
 	for _, w := range waiting {
 		line.Cancel(w)
@@ -149,12 +149,12 @@ func TestAllCancelAndTheNextStillWaits(t *testing.T) {
 
 // milvus-io/milvus #35675: a change of limit filled the bucket.
 func TestCase11ChangeOfLimitDoesNotFill(t *testing.T) {
-	line := shaping.NewLine[int](mustRate(t, "1/s"), 10, 1, time.Hour)
+	line := shaping.NewLine[int](shaping.Terms{Rate: mustRate(t, "1/s"), Burst: 10, Queue: 1, MaxWait: time.Hour})
 	passed, _ := fill(&line, epoch, 10)
 	now := epoch
 	for i := range 20 {
 		now += 100 * ms
-		line.Adopt(now, mustRate(t, []string{"1/s", "2/s"}[i%2]), int64(10+10*(i%2)), 1, time.Hour)
+		line.Adopt(now, shaping.Terms{Rate: mustRate(t, []string{"1/s", "2/s"}[i%2]), Burst: int64(10 + 10*(i%2)), Queue: 1, MaxWait: time.Hour})
 		if v := line.Look(now); !v.Queued {
 			if _, w := line.Arrive(now, 0); w != nil {
 				t.Fatal("Look and Arrive differ")
@@ -170,10 +170,10 @@ func TestCase11ChangeOfLimitDoesNotFill(t *testing.T) {
 // A request that has waited for half an interval has half of the new one before
 // it, and the tokens left are kept up to the new burst.
 func TestAdoptKeepsProgressAndTokens(t *testing.T) {
-	line := shaping.NewLine[int](mustRate(t, "1/h"), 1, 10, 24*time.Hour)
+	line := shaping.NewLine[int](shaping.Terms{Rate: mustRate(t, "1/h"), Burst: 1, Queue: 10, MaxWait: 24 * time.Hour})
 	fill(&line, epoch, 3)
 	now := epoch + 1800*second
-	line.Adopt(now, mustRate(t, "1/s"), 1, 1, time.Hour)
+	line.Adopt(now, shaping.Terms{Rate: mustRate(t, "1/s"), Burst: 1, Queue: 1, MaxWait: time.Hour})
 	if due := line.Due(now); due != now+second/2 {
 		t.Fatalf("due in %v", time.Duration(due-now))
 	}
@@ -184,10 +184,10 @@ func TestAdoptKeepsProgressAndTokens(t *testing.T) {
 		t.Fatalf("remaining %d, %v more; the second place of a queue of one frees at 1.5 s", n, more)
 	}
 
-	line = shaping.NewLine[int](mustRate(t, "1/s"), 10, 5, time.Hour)
+	line = shaping.NewLine[int](shaping.Terms{Rate: mustRate(t, "1/s"), Burst: 10, Queue: 5, MaxWait: time.Hour})
 	fill(&line, epoch, 4)
 	for _, c := range []struct{ burst, free int64 }{{20, 6}, {10, 6}, {3, 3}, {8, 3}} {
-		line.Adopt(epoch, mustRate(t, "1/s"), c.burst, 5, time.Hour)
+		line.Adopt(epoch, shaping.Terms{Rate: mustRate(t, "1/s"), Burst: c.burst, Queue: 5, MaxWait: time.Hour})
 		if n, _ := line.Remaining(epoch); n != c.free+5 {
 			t.Fatalf("burst %d: %d remain, want %d", c.burst, n, c.free+5)
 		}
@@ -210,7 +210,7 @@ func TestPaceExtremes(t *testing.T) {
 			t.Fatal(err)
 		}
 		now := int64(1) << 61 // the year 2043
-		line := shaping.NewLine[int](c.rate, c.burst, shaping.MaxQueue, limiter.MaxPeriod)
+		line := shaping.NewLine[int](shaping.Terms{Rate: c.rate, Burst: c.burst, Queue: shaping.MaxQueue, MaxWait: limiter.MaxPeriod})
 		if n, more := line.Remaining(now); n != c.burst+shaping.MaxQueue || more != 0 {
 			t.Fatalf("%v: %d remain, %v", c.rate, n, more)
 		}
@@ -222,14 +222,14 @@ func TestPaceExtremes(t *testing.T) {
 		}
 		// Emptied by a smaller burst, or by an hour's step back, and given the
 		// other extremes.
-		line.Adopt(now, century, 1, 5, time.Second)
-		line.Adopt(now, c.rate, c.burst, 5, time.Second)
-		line.Adopt(now-3600*second, mustRate(t, "7/m"), 1, 5, limiter.MaxPeriod)
+		line.Adopt(now, shaping.Terms{Rate: century, Burst: 1, Queue: 5, MaxWait: time.Second})
+		line.Adopt(now, shaping.Terms{Rate: c.rate, Burst: c.burst, Queue: 5, MaxWait: time.Second})
+		line.Adopt(now-3600*second, shaping.Terms{Rate: mustRate(t, "7/m"), Burst: 1, Queue: 5, MaxWait: limiter.MaxPeriod})
 		if v := line.Look(now); v.Wait > limiter.MaxPeriod || v.Wait < 0 {
 			t.Fatalf("%v: %+v", c.rate, v)
 		}
 	}
-	line := shaping.NewLine[int](century, 1, 1000, limiter.MaxPeriod)
+	line := shaping.NewLine[int](shaping.Terms{Rate: century, Burst: 1, Queue: 1000, MaxWait: limiter.MaxPeriod})
 	now := int64(1) << 61
 	if _, waiting := fill(&line, now, 10); len(waiting) != 1 {
 		t.Fatalf("%d wait for a turn within a century", len(waiting))
@@ -242,7 +242,7 @@ func TestPaceExtremes(t *testing.T) {
 // The table of x/time/rate's TestLimiterBurst3, as far as nobody waits (X1),
 // and the clock set back in it (X2).
 func TestScenarioX1X2(t *testing.T) {
-	line := shaping.NewLine[int](mustRate(t, "10/s"), 3, 0, 0)
+	line := shaping.NewLine[int](shaping.Terms{Rate: mustRate(t, "10/s"), Burst: 3, Queue: 0, MaxWait: 0})
 	for i, c := range []struct {
 		tenths int64
 		ok     bool

@@ -90,7 +90,9 @@ func (s *scene) start1(key string, gone func() bool) *asked {
 	a := &asked{cancel: cancel, came: s.since()}
 	s.asked = append(s.asked, a)
 	go func() {
-		a.decision, a.err = s.Acquire(ctx, key, gone)
+		grant, err := s.Acquire(ctx, shaping.Request{Key: key, Gone: gone})
+		a.decision, a.err = grant.Decision, err
+		grant.Release()
 		a.ended, a.over = s.since(), true
 	}()
 	return a

@@ -129,7 +129,7 @@ func walk(t *testing.T, steps int, pick source) {
 		count: rate.Count, per: int64(rate.Per), burst: int64(1 + pick(4)),
 		places: pick(6), maxWait: interval * int64(1+pick(8)),
 	}
-	line := shaping.NewLine[int](rate, m.burst, m.places, time.Duration(m.maxWait))
+	line := shaping.NewLine[int](shaping.Terms{Rate: rate, Burst: m.burst, Queue: m.places, MaxWait: time.Duration(m.maxWait)})
 	waiters := map[int]*shaping.Waiter[int]{}
 	now := int64(3_600_000_000_000)
 

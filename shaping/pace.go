@@ -1,7 +1,7 @@
 package shaping
 
 import (
-	"math/bits"
+	"math"
 	"time"
 
 	"github.com/shapeproxy/shapeproxy/limiter"
@@ -13,40 +13,57 @@ import (
 // leaves in a bunch.
 const Slack = 2 * time.Millisecond
 
-// A Pace says when the next request may go, and nothing about who that is.
-//
-// It is the generic cell rate algorithm (ITU-T I.371) with one number of
-// state, the theoretical arrival time tat: the instant at which everything
-// that left so far would be paid for. A request may leave at
-// tat − (burst−1) × interval. With burst 1 that is a leaky bucket's outflow,
-// one each interval; with more it is a token bucket.
-//
-// tat is kept as an exact fraction: 701 requests at 7/m take 6000 s, and not
-// one nanosecond more for each that an interval was rounded.
+// Endless is the instant of what does not come by itself: the end of a pause
+// that somebody has to end, the next departure while no place is free.
+const Endless int64 = math.MaxInt64
+
+// A Pace says when the next request may go, and nothing about who that is. It
+// may go when the rate allows, and a place is free at the upstream, and no
+// pause lasts; each of them may be absent.
 //
 // In any interval of length t at most rate × (t + Slack) + burst requests
-// leave, whatever the arrivals and however late the timers; see [Pace.Leave].
+// leave, whatever the arrivals, pauses and places, and however late the timers;
+// see [Pace.Leave].
 //
 // Time is an argument everywhere: nanoseconds since any epoch, from 0 to 2^62.
 // It may step: set back, a schedule waits for one interval more at most; set
-// forward, nothing that waits leaves in a bunch. Every method takes note of a
-// clock set back; otherwise, those that answer a question change nothing. A
-// Pace is a value without locks.
+// forward, nothing that waits leaves in a bunch. A Pace is a value without
+// locks.
 type Pace struct {
-	rate  limiter.Rate
-	burst int64
-	tat   span
+	schedule       // no rate: as fast as places become free
+	places   int   // how many may be unfinished at once; 0: any number
+	taken    int   // how many are unfinished
+	pause    pause // what an operator has stopped
+	ready    int64 // nothing that waits could have left before, whatever the rate allows
+	held     int64 // how long pauses and stalls have held up those who wait, in all
+	slowed   int64 // when the pace was last lowered or paused
 }
 
-// NewPace returns a pace at which burst requests may go at once. It takes what
-// [limiter.ValidateBucket] accepts.
-func NewPace(rate limiter.Rate, burst int64) Pace {
-	return Pace{rate: rate, burst: burst}
+type pause struct{ from, until int64 } // until 0: none
+
+// NewPace returns a pace at which burst requests may go at once and rate in the
+// long run, as far as fewer than places are unfinished. A zero rate or zero
+// places are no bound. It takes what [limiter.ValidateBucket] accepts.
+func NewPace(rate limiter.Rate, burst int64, places int) Pace {
+	return Pace{schedule: schedule{rate: rate, burst: burst}, places: places, slowed: math.MinInt64}
 }
+
+func (p *Pace) rated() bool { return p.rate.Count > 0 }
 
 // Due is the earliest instant at which the next request may leave, as seen at
-// now. It is long past after a quiet time.
-func (p *Pace) Due(now int64) int64 { return p.due(now).ceil() }
+// now, if no further place becomes free: long past after a quiet time, Endless
+// if it does not come by itself.
+func (p *Pace) Due(now int64) int64 {
+	p.settle(now)
+	if p.places > 0 && p.taken >= p.places {
+		return Endless
+	}
+	at := int64(math.MinInt64)
+	if p.rated() {
+		at = p.due(now).ceil()
+	}
+	return max(at, p.pause.until)
+}
 
 // Pass lets a request through that found nobody waiting, and reports whether
 // it may go at once. It gets no credit for the time that nobody used.
@@ -54,11 +71,10 @@ func (p *Pace) Pass(now int64) bool {
 	if p.Due(now) > now {
 		return false
 	}
-	tat := p.paid(now)
-	if tat.ns < now {
-		tat = span{ns: now}
+	if p.rated() {
+		p.pass(now)
 	}
-	p.tat = p.plus(tat, p.intervals(1))
+	p.taken++
 	return true
 }
 
@@ -67,163 +83,177 @@ func (p *Pace) Pass(now int64) bool {
 // Slack in the past. So the instants from which the schedule goes on are at
 // least an interval apart while somebody waits, and each lies at most Slack
 // before the real departure: that is the whole proof of the promise. It holds
-// for every burst, as somebody who waits proves that no token was left; the
-// tokens of a stall are not saved up.
+// for every burst, as somebody who waits proves that no token was left.
 func (p *Pace) Leave(now int64) {
-	at := p.lagging(now)
-	p.tat = p.plus(at, p.intervals(p.burst))
+	p.settle(now)
+	if p.rated() {
+		at, stalled := p.lagging(now)
+		p.held += stalled
+		p.leave(at)
+	}
+	p.taken++
+}
+
+// lagging is the instant from which the schedule goes on if one that waits
+// leaves at now: that at which it was due, but at most Slack before now. What
+// lies beyond was a stall. A wait for a place, or for the end of a pause, is
+// none: who waited for that was not due before.
+func (p *Pace) lagging(now int64) (at span, stalled int64) {
+	at = p.due(now)
+	if ready := min(p.ready, now); at.ns < ready {
+		at = span{ns: ready}
+	}
+	if oldest := now - int64(Slack); at.ns < oldest {
+		return span{ns: oldest}, oldest - at.ns
+	}
+	return at, 0
+}
+
+// Done gives a place back. Each request that left does it once.
+func (p *Pace) Done(now int64) {
+	if p.places > 0 && p.taken == p.places {
+		p.ready = max(p.ready, now)
+	}
+	p.taken--
+}
+
+// Taken is how many requests that left are unfinished.
+func (p *Pace) Taken() int { return p.taken }
+
+// Pause stops departures until that instant, or until Resume for Endless.
+func (p *Pace) Pause(now, until int64) {
+	p.settle(now)
+	if until <= now {
+		return
+	}
+	if p.pause.until == 0 {
+		p.pause.from = now
+	}
+	p.pause.until, p.slowed = until, now
+}
+
+// Resume ends a pause. What waits goes on at the pace, with no bunch.
+func (p *Pace) Resume(now int64) {
+	if p.settle(now); p.pause.until != 0 {
+		p.pause.until = now
+		p.settle(now)
+	}
+}
+
+// settle takes note of a pause that has ended.
+func (p *Pace) settle(now int64) {
+	if p.pause.until != 0 && p.pause.until <= now {
+		p.held += p.pause.until - p.pause.from
+		p.ready = max(p.ready, p.pause.until)
+		p.pause = pause{}
+	}
+}
+
+// Paused is the instant until which departures are stopped; 0 if they are not.
+func (p *Pace) Paused(now int64) int64 {
+	p.settle(now)
+	return p.pause.until
+}
+
+// Patience is the clock by which the patience of those who wait runs: it stands
+// still during a pause, and for as long as the machine stalled.
+func (p *Pace) Patience(now int64) int64 {
+	p.settle(now)
+	if p.pause.until != 0 {
+		now = p.pause.from
+	}
+	return now - p.held
+}
+
+// Runs is the instant at which Patience will be at that reading, if nothing
+// holds it up further; Endless during a pause without end.
+func (p *Pace) Runs(now, patience int64) int64 {
+	p.settle(now)
+	switch p.pause.until {
+	case 0:
+		return patience + p.held
+	case Endless:
+		return Endless
+	}
+	return patience + p.held + p.pause.until - p.pause.from
 }
 
 // Wait is how long a request would wait that comes at now and finds ahead
-// requests waiting, if none of them gives up. It is not negative.
+// requests waiting, if none of them gives up, places are free in time, and a
+// pause without end ends now. It is not negative.
 func (p *Pace) Wait(now int64, ahead int) time.Duration {
-	at := p.lagging(now)
-	// Relative to now, as an instant that far ahead may not be a number.
-	at.ns -= now
+	p.settle(now)
+	var from int64 // relative to now, as an instant that far ahead may not be a number
+	if p.pause.until != 0 && p.pause.until != Endless {
+		from = p.pause.until - now
+	}
+	if !p.rated() {
+		return time.Duration(from)
+	}
+	at, _ := p.lagging(now)
+	if at.ns -= now; from > 0 && at.ns < from {
+		at = span{ns: from}
+	}
 	return time.Duration(max(0, p.plus(at, p.intervals(int64(ahead))).ceil()))
 }
 
 // Free is how many requests could go at now, one right after the other, if
 // nobody waits; and the time until it is one more, which is zero when it is
-// the whole burst.
+// the whole burst or not known.
 func (p *Pace) Free(now int64) (n int64, next time.Duration) {
-	whole, rest := p.used(now)
-	if rest > 0 {
-		return p.burst - whole - 1, time.Duration(span{0, rest}.over(p.rate.Count).ceil())
+	p.settle(now)
+	n = math.MaxInt64
+	if p.rated() {
+		n, next = p.free(now)
 	}
-	if whole > 0 {
-		return p.burst - whole, time.Duration(p.intervals(1).ceil())
+	if p.places > 0 {
+		if free := int64(max(0, p.places-p.taken)); free <= n {
+			n, next = free, 0
+		}
 	}
-	return p.burst, 0
+	if p.pause.until != 0 {
+		n, next = 0, p.Wait(now, 0)
+	}
+	return n, next
 }
 
-// Settled is the time until the pace is as good as new; forgetting it then
-// changes no later answer. ahead requests still have to leave.
+// Settled is the time until the pace is as good as new, so that forgetting it
+// changes no later answer; Pinned while a request is unfinished and places
+// matter. ahead requests still have to leave.
 func (p *Pace) Settled(now int64, ahead int) time.Duration {
-	tat := p.paid(now)
-	tat.ns -= now
-	return time.Duration(max(0, p.plus(tat, p.intervals(int64(ahead))).ceil()))
+	switch p.settle(now); {
+	case p.places > 0 && p.taken > 0:
+		return Pinned
+	case !p.rated():
+		return 0
+	}
+	return p.settled(now, ahead)
 }
 
-// Adopt goes on at another rate and burst. The tokens left are kept, whole and
-// begun ones, up to the new burst: no change of limits fills a bucket, however
-// often it is made (milvus-io/milvus #35675), and who has waited for half an
-// interval has half an interval of the new rate before him.
-func (p *Pace) Adopt(now int64, rate limiter.Rate, burst int64) {
-	if p.rate == rate && p.burst == burst {
-		return
+// Adopt goes on under other numbers. The tokens left are kept, up to the new
+// burst, and so are the places taken: if that is more than there are now, the
+// next has to wait until enough are free.
+func (p *Pace) Adopt(now int64, rate limiter.Rate, burst int64, places int) {
+	p.settle(now)
+	if slower(rate, p.rate) || p.places == 0 && places > 0 || places > 0 && places < p.places {
+		p.slowed = now
 	}
-	whole, rest := p.used(now)
-	free, begun := p.burst-whole, uint64(0)
-	if rest > 0 {
-		free--
-		// The begun part of a token, as a part of the new interval, rounded
-		// down: both in units of 1/Count ns, of which an interval has Per.
-		hi, lo := bits.Mul64(uint64(int64(p.rate.Per)-rest), uint64(rate.Per))
-		begun, _ = bits.Div64(hi, lo, uint64(p.rate.Per))
+	if p.places > 0 && p.taken >= p.places {
+		p.ready = max(p.ready, now) // a place may have become free by this
 	}
-	p.rate, p.burst = rate, burst
-	p.tat = span{ns: now}
-	if free < burst {
-		p.tat = p.minus(p.plus(p.tat, p.intervals(burst-free)), span{0, int64(begun)}.over(rate.Count))
-	}
-}
-
-// paid is tat as seen at now. Nothing that left by now is paid for later than
-// a full burst from now, so a tat beyond says that the clock was set back, and
-// the schedule is set to that at once: corrected only when something leaves, it
-// would move along with every look, and nothing would leave until the clock is
-// where it was.
-func (p *Pace) paid(now int64) span {
-	if p.tat.ns > now {
-		p.tat = p.tat.min(p.plus(span{ns: now}, p.intervals(p.burst)))
-	}
-	return p.tat
-}
-
-func (p *Pace) due(now int64) span {
-	return p.minus(p.paid(now), p.intervals(p.burst-1))
-}
-
-// lagging is due, but at most Slack before now.
-func (p *Pace) lagging(now int64) span {
-	if at, oldest := p.due(now), now-int64(Slack); at.ns >= oldest {
-		return at
-	} else {
-		return span{ns: oldest}
+	p.places = places
+	switch {
+	case p.rated() && rate.Count > 0:
+		p.adopt(now, rate, burst)
+	default:
+		p.schedule = schedule{rate: rate, burst: burst}
 	}
 }
 
-// used is what is not paid for at now, in whole intervals and a rest in units
-// of 1/Count ns, of which an interval has Per.
-func (p *Pace) used(now int64) (whole, rest int64) {
-	tat := p.paid(now)
-	if tat.ns < now {
-		return 0, 0
+// slower reports whether a is a lower rate than b.
+func slower(a, b limiter.Rate) bool {
+	if a.Count == 0 || b.Count == 0 {
+		return a.Count != 0
 	}
-	hi, lo := bits.Mul64(uint64(tat.ns-now), uint64(p.rate.Count))
-	lo, carry := bits.Add64(lo, uint64(tat.frac), 0)
-	// paid is at most a burst from now, so the quotient is no more than burst.
-	q, r := bits.Div64(hi+carry, lo, uint64(p.rate.Per))
-	return int64(q), int64(r)
-}
-
-// far is beyond every wait that a policy may allow, and can be added to an
-// interval without overflow.
-const far = 1 << 62
-
-// intervals is n × interval, exactly, or far if it is more than that.
-func (p *Pace) intervals(n int64) span {
-	count := uint64(p.rate.Count)
-	hi, lo := bits.Mul64(uint64(n), uint64(p.rate.Per))
-	if hi >= count {
-		return span{ns: far}
-	}
-	ns, frac := bits.Div64(hi, lo, count)
-	if ns >= far {
-		return span{ns: far}
-	}
-	return span{int64(ns), int64(frac)}
-}
-
-// A span is ns + frac ÷ Count nanoseconds, 0 ≤ frac < Count, for the Count of
-// the rate that it was made for.
-type span struct{ ns, frac int64 }
-
-func (p *Pace) plus(a, b span) span {
-	a.ns += b.ns
-	if a.frac += b.frac; a.frac >= p.rate.Count {
-		a.frac -= p.rate.Count
-		a.ns++
-	}
-	return a
-}
-
-func (p *Pace) minus(a, b span) span {
-	a.ns -= b.ns
-	if a.frac -= b.frac; a.frac < 0 {
-		a.frac += p.rate.Count
-		a.ns--
-	}
-	return a
-}
-
-// over brings a frac that is count or more into its range.
-func (s span) over(count int64) span {
-	return span{s.ns + s.frac/count, s.frac % count}
-}
-
-// ceil is the first whole nanosecond that is not before s.
-func (s span) ceil() int64 {
-	if s.frac > 0 {
-		return s.ns + 1
-	}
-	return s.ns
-}
-
-func (s span) min(t span) span {
-	if t.ns < s.ns || t.ns == s.ns && t.frac < s.frac {
-		return t
-	}
-	return s
+	return float64(a.Count)*float64(b.Per) < float64(b.Count)*float64(a.Per)
 }

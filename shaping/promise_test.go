@@ -27,7 +27,7 @@ func TestPromise(t *testing.T) {
 			mustRate(t, "1999/s"), mustRate(t, "50000/s"),
 		}
 		rate, burst := rates[rnd.IntN(len(rates))], int64(1+rnd.IntN(5))
-		line := shaping.NewLine[int](rate, burst, 40, time.Hour)
+		line := shaping.NewLine[int](shaping.Terms{Rate: rate, Burst: burst, Queue: 40, MaxWait: time.Hour})
 		changes := seed%2 == 1
 		now, budget := epoch, 0.0
 		perNS := func() float64 { return float64(rate.Count) / float64(rate.Per) }
@@ -51,7 +51,7 @@ func TestPromise(t *testing.T) {
 				}
 			case op < 5 && len(waiting) > 0:
 				line.Cancel(waiting[rnd.IntN(len(waiting))])
-			case op < 10 && line.Head() != nil: // the timer comes, and lets out all that is due
+			case op < 10 && line.Head(now) != nil: // the timer comes, and lets out all that is due
 				late := []int64{0, int64(rnd.IntN(1000)), int64(rnd.IntN(int(3 * ms))), int64(rnd.IntN(20)) * interval}
 				advance(max(now, line.Due(now)+late[rnd.IntN(4)]))
 				for line.Leave(now) != nil {
@@ -61,7 +61,7 @@ func TestPromise(t *testing.T) {
 				advance(now + int64(rnd.IntN(300))*interval/100)
 			case changes:
 				rate, burst = rates[rnd.IntN(len(rates))], int64(1+rnd.IntN(5))
-				line.Adopt(now, rate, burst, rnd.IntN(40), time.Hour)
+				line.Adopt(now, shaping.Terms{Rate: rate, Burst: burst, Queue: rnd.IntN(40), MaxWait: time.Hour})
 			}
 		}
 		if len(left) < 50 {
@@ -86,7 +86,7 @@ func TestCase08ScheduleOfLateTimersDoesNotDrift(t *testing.T) {
 	for _, text := range []string{"2000/s", "100/s", "7/m", "1999/s", "3/7ms"} {
 		rate := mustRate(t, text)
 		rnd := rand.New(rand.NewPCG(3, 3))
-		line := shaping.NewLine[int](rate, 1, 50, 1000*time.Hour)
+		line := shaping.NewLine[int](shaping.Terms{Rate: rate, Burst: 1, Queue: 50, MaxWait: 1000 * time.Hour})
 		now := epoch
 		fill(&line, now, 51)
 		for k := int64(1); k <= 60_000; k++ {
@@ -107,7 +107,7 @@ func TestCase08ScheduleOfLateTimersDoesNotDrift(t *testing.T) {
 // NGINX's limit_req sends six at once after a stall of 3 s at 2/s.
 func TestStallLetsOutOneNotSix(t *testing.T) {
 	for _, burst := range []int64{1, 10} {
-		line := shaping.NewLine[int](mustRate(t, "2/s"), burst, 20, time.Hour)
+		line := shaping.NewLine[int](shaping.Terms{Rate: mustRate(t, "2/s"), Burst: burst, Queue: 20, MaxWait: time.Hour})
 		went, waiting := fill(&line, epoch, int(burst)+20)
 		if went != int(burst) || len(waiting) != 20 {
 			t.Fatalf("%d went, %d wait", went, len(waiting))
@@ -128,7 +128,7 @@ func TestStallLetsOutOneNotSix(t *testing.T) {
 
 // sethvargo/go-limiter PR #42, SandeepVashishtha/Eventra #6488.
 func TestCase10ClockSetBackAndForward(t *testing.T) {
-	line := shaping.NewLine[int](mustRate(t, "1/s"), 1, 10, time.Minute)
+	line := shaping.NewLine[int](shaping.Terms{Rate: mustRate(t, "1/s"), Burst: 1, Queue: 10, MaxWait: time.Minute})
 	now := 5 * 3600 * second
 	fill(&line, now, 6) // one goes, five wait
 	leave := func(want int64) {
@@ -156,7 +156,7 @@ func TestCase10ClockSetBackAndForward(t *testing.T) {
 	if line.Leave(now) == nil || line.Leave(now) != nil {
 		t.Fatal("exactly one leaves after the step forward")
 	}
-	if line.Head() != nil {
+	if line.Head(now) != nil {
 		t.Fatal("somebody still waits")
 	}
 	if due := line.Due(now); due != now-2*ms+second {
@@ -165,7 +165,7 @@ func TestCase10ClockSetBackAndForward(t *testing.T) {
 }
 
 func TestCase10TokenBucketNeitherRefillsNorBlocks(t *testing.T) {
-	line := shaping.NewLine[int](mustRate(t, "1/s"), 5, 1, time.Minute)
+	line := shaping.NewLine[int](shaping.Terms{Rate: mustRate(t, "1/s"), Burst: 5, Queue: 1, MaxWait: time.Minute})
 	now := 5 * 3600 * second
 	if went, _ := fill(&line, now, 6); went != 5 {
 		t.Fatalf("%d went", went)
@@ -185,7 +185,7 @@ func TestRandomClockSteps(t *testing.T) {
 	for seed := range uint64(200) {
 		rnd := rand.New(rand.NewPCG(seed, 4))
 		burst := int64(1 + rnd.IntN(4))
-		line := shaping.NewLine[int](rate, burst, 30, time.Hour)
+		line := shaping.NewLine[int](shaping.Terms{Rate: rate, Burst: burst, Queue: 30, MaxWait: time.Hour})
 		now, real := 100*3600*second, int64(0)
 		var left []int64 // in real time, since the last step forward
 		for range 500 {
@@ -194,7 +194,7 @@ func TestRandomClockSteps(t *testing.T) {
 				if v, w := line.Arrive(now, 0); w == nil && v.Reason == limiter.ReasonNone {
 					left = append(left, real)
 				}
-			case op < 8 && line.Head() != nil:
+			case op < 8 && line.Head(now) != nil:
 				wait := max(0, line.Due(now)-now)
 				if wait > interval {
 					t.Fatalf("seed %d: the head waits %v", seed, time.Duration(wait))

@@ -57,7 +57,7 @@ func TestScenarioN6(t *testing.T) {
 func TestScenarioT1(t *testing.T) {
 	play(t, tb(t, "100/s", 1, 10, time.Minute), func(t *testing.T, s *scene) {
 		for range 101 {
-			if d, err := s.Acquire(t.Context(), "", nil); err != nil || !d.Allowed {
+			if d, err := s.Acquire(t.Context(), shaping.Request{}); err != nil || !d.Allowed {
 				t.Fatalf("%+v, %v", d, err)
 			}
 		}

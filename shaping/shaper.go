@@ -10,52 +10,80 @@ import (
 
 	"github.com/shapeproxy/shapeproxy/internal/keyed"
 	"github.com/shapeproxy/shapeproxy/limiter"
+	"github.com/shapeproxy/shapeproxy/queue"
 )
 
-// A Policy describes one limit in queue form.
+// A Policy describes one limit in queue form, or the places that may be taken
+// at once.
 type Policy struct {
 	Name string // appears in decisions
 
-	Rate    limiter.Rate
-	Burst   int64         // how many may go at once after a quiet time; at least 1
-	Queue   int           // how many may wait, for one key; 1 to MaxQueue
+	// Rate and Burst are how many may leave in the long run, and at once after
+	// a quiet time. Without a Rate, MaxInFlight alone is the bound.
+	Rate  limiter.Rate
+	Burst int64
+
+	// MaxInFlight is how many requests that were let go may be unfinished; 0:
+	// any number.
+	MaxInFlight int
+
+	Queue   int           // how many may wait, for one key; without a Rate, 0 refuses what finds no place
 	MaxWait time.Duration // who would have to wait longer is refused on arrival; 0 means DefaultMaxWait
+
+	// PromoteAfter is the time for which a waiter counts one class better; 0
+	// means DefaultPromoteAfter.
+	PromoteAfter time.Duration
 
 	MaxKeys int  // keys remembered at once; 0 means limiter.DefaultMaxKeys
 	Status  int  // HTTP status of a refusal; 0 means 429
 	DryRun  bool // decide and count, delay nobody; the caller lets the request pass
 }
 
-// DefaultMaxWait bounds the wait under a policy that does not say.
-const DefaultMaxWait = 30 * time.Second
+// What a policy means that does not say.
+const (
+	DefaultMaxWait      = 30 * time.Second
+	DefaultPromoteAfter = 2 * time.Second
+)
 
 // MaxQueue is the longest queue.
 const MaxQueue = 1_000_000_000
 
 // Validate says what is wrong with p, or returns nil.
 func (p Policy) Validate() error {
-	if err := limiter.ValidateBucket(p.Rate, p.Burst); err != nil {
-		return err
+	switch {
+	case p.Rate.Count != 0:
+		if err := limiter.ValidateBucket(p.Rate, p.Burst); err != nil {
+			return err
+		}
+		if p.Queue < 1 {
+			return fmt.Errorf("queue must be between 1 and %d", MaxQueue)
+		}
+	case p.MaxInFlight < 1:
+		return errors.New("rate must be above zero, or max_in_flight at least 1")
 	}
-	if p.Queue < 1 || p.Queue > MaxQueue {
-		return fmt.Errorf("queue must be between 1 and %d", MaxQueue)
-	}
-	if p.MaxWait < 0 {
+	switch {
+	case p.Queue < 0 || p.Queue > MaxQueue:
+		return fmt.Errorf("queue must be between 0 and %d", MaxQueue)
+	case p.MaxInFlight < 0:
+		return errors.New("max_in_flight must not be negative")
+	case p.MaxWait < 0:
 		return errors.New("max_wait must be above zero")
-	}
-	if p.MaxWait > limiter.MaxPeriod {
+	case p.MaxWait > limiter.MaxPeriod:
 		return errors.New("max_wait must be at most 36500d")
-	}
-	if p.MaxKeys < 0 {
+	case p.PromoteAfter < 0:
+		return errors.New("promote_after must be above zero")
+	case p.MaxKeys < 0:
 		return errors.New("max_keys must be at least 1")
 	}
 	return nil
 }
 
-// rules are a valid policy with its defaults filled in. They do not change.
+// rules are a valid policy with its defaults filled in, and what an operator
+// has stopped. They do not change.
 type rules struct {
 	Policy
-	window time.Duration // burst ÷ rate
+	window      time.Duration // burst ÷ rate
+	pausedUntil int64         // on the Shaper's clock; 0: not paused
 }
 
 func newRules(p Policy) (*rules, error) {
@@ -65,21 +93,74 @@ func newRules(p Policy) (*rules, error) {
 	if p.MaxWait == 0 {
 		p.MaxWait = DefaultMaxWait
 	}
+	if p.PromoteAfter == 0 {
+		p.PromoteAfter = DefaultPromoteAfter
+	}
 	if p.MaxKeys == 0 {
 		p.MaxKeys = limiter.DefaultMaxKeys
 	}
 	if p.Status == 0 {
 		p.Status = http.StatusTooManyRequests
 	}
-	pace := NewPace(p.Rate, p.Burst)
-	return &rules{Policy: p, window: time.Duration(pace.intervals(p.Burst).ceil())}, nil
+	r := &rules{Policy: p}
+	if p.Rate.Count > 0 {
+		s := schedule{rate: p.Rate}
+		r.window = time.Duration(s.intervals(p.Burst).ceil())
+	}
+	return r, nil
 }
 
-// decision is the part of a decision that only the rules determine.
+func (r *rules) terms() Terms {
+	return Terms{
+		Rate: r.Rate, Burst: r.Burst, Queue: r.Queue, MaxWait: r.MaxWait,
+		MaxInFlight: r.MaxInFlight, PromoteAfter: r.PromoteAfter,
+	}
+}
+
+// decision is the part of a decision that only the rules determine. The quota of
+// a limit without a rate is its places: how many may wait is no part of it.
 func (r *rules) decision(at time.Time) limiter.Decision {
-	return limiter.Decision{
+	d := limiter.Decision{
 		Policy: r.Name, Status: r.Status, DryRun: r.DryRun,
 		Limit: r.Burst + int64(r.Queue), Window: r.window, At: at,
+	}
+	if r.Rate.Count == 0 {
+		d.Limit = int64(r.MaxInFlight)
+	}
+	return d
+}
+
+// A Request asks a Shaper for a turn.
+type Request struct {
+	Key string // whose queue
+
+	// Gone reports whether the client has left although the context does not
+	// know. It is called at most once, just before the request would be
+	// released after waiting, under the line's lock: it must not block. Nil:
+	// not asked.
+	Gone func() bool
+
+	Class   queue.Class   // who goes first
+	Flow    string        // who takes turns within a class
+	MaxWait time.Duration // how long this request would wait, if less than the policy allows; 0: no less
+}
+
+func (r *Request) entrant() Entrant {
+	return Entrant{Class: r.Class, Flow: r.Flow, MaxWait: r.MaxWait}
+}
+
+// A Grant is a Shaper's answer to a Request.
+type Grant struct {
+	limiter.Decision
+	bucket *bucket // whose place it holds; nil: none
+}
+
+// Release gives back the place that a request held which was let go and has now
+// ended. It must be called once for each Grant that is Allowed, and does nothing
+// for others. In a dry run it must be called too.
+func (g Grant) Release() {
+	if g.bucket != nil {
+		g.bucket.done()
 	}
 }
 
@@ -93,11 +174,19 @@ type Shaper struct {
 	// lines holds the key's buckets: while somebody waits, and until they are
 	// as good as new. A bucket's lock is taken under its shard's and never the
 	// other way.
-	lines *keyed.Map[*bucket]
+	lines  *keyed.Map[*bucket]
+	alarms *Alarms // nil: a timer of the runtime's for each line
 }
 
+// An Option is a choice of New.
+type Option func(*Shaper)
+
+// WithAlarms has the alarms of all lines be kept by a, which may serve any
+// number of Shapers and must outlive them.
+func WithAlarms(a *Alarms) Option { return func(s *Shaper) { s.alarms = a } }
+
 // New returns a Shaper for p.
-func New(p Policy) (*Shaper, error) {
+func New(p Policy, options ...Option) (*Shaper, error) {
 	r, err := newRules(p)
 	if err != nil {
 		return nil, err
@@ -107,37 +196,44 @@ func New(p Policy) (*Shaper, error) {
 		lines: keyed.New(r.MaxKeys, func(b **bucket, now int64) int64 { return (*b).idle(now) }),
 	}
 	s.rules.Store(r)
+	for _, o := range options {
+		o(s)
+	}
 	return s, nil
 }
 
-// Acquire asks for a turn under key and waits for it, if need be and worth it.
+// Acquire asks for a turn and waits for it, if need be and worth it.
 //
 // A request that is released or refused has a nil error; see
 // [limiter.Decision]. One that leaves while it waits has a Decision that is
 // not Allowed, with limiter.ReasonClientGone, and the error context.Cause(ctx),
-// or limiter.ErrClientGone if it was gone that noticed. A context that is done already
-// uses nothing.
-//
-// gone may be nil. It is called at most once, just before the request would be
-// released after waiting, under the line's lock: it must not block.
+// or limiter.ErrClientGone if it was Gone that noticed. A context that is done
+// already uses nothing.
 //
 // In a dry run Acquire never waits: Queued and Waited say what would have been.
-func (s *Shaper) Acquire(ctx context.Context, key string, gone func() bool) (limiter.Decision, error) {
+func (s *Shaper) Acquire(ctx context.Context, req Request) (Grant, error) {
 	if ctx.Err() != nil {
 		d := s.rules.Load().decision(s.clock.at(s.clock.now()))
 		d.Reason = limiter.ReasonClientGone
-		return d, context.Cause(ctx)
+		return Grant{Decision: d}, context.Cause(ctx)
 	}
-	b := s.lock(key)
+	b := s.lock(req.Key)
 	if b == nil {
-		return s.full(), nil
+		return Grant{Decision: s.full()}, nil
 	}
-	d, w := b.arriveLocked(s.clock.now(), gone)
+	d, w := b.arriveLocked(b.now(), &req)
 	b.mu.Unlock()
-	if w == nil {
-		return d, nil
+	var err error
+	if w != nil {
+		d, err = b.wait(ctx, w)
+	} else if d.DryRun && d.Queued {
+		return Grant{Decision: d}, nil // it takes no place; see Line.Rehearse
 	}
-	return b.wait(ctx, w)
+	g := Grant{Decision: d}
+	if d.Allowed {
+		g.bucket = b
+	}
+	return g, err
 }
 
 // lock returns the key's bucket, locked, and makes it if there is none; nil if
@@ -156,7 +252,10 @@ func (s *Shaper) lock(key string) *bucket {
 			return nil
 		}
 		r := s.rules.Load()
-		*p = &bucket{clock: &s.clock, rules: r, line: NewLine[turn](r.Rate, r.Burst, r.Queue, r.MaxWait)}
+		*p = &bucket{shaper: s, rules: r, line: NewLine[turn](r.terms())}
+		if r.pausedUntil != 0 {
+			(*p).line.Pause(s.clock.now(), r.pausedUntil)
+		}
 	}
 	b := *p
 	b.mu.Lock()
@@ -197,13 +296,41 @@ func (s *Shaper) Adopt(p Policy) error {
 	}
 	s.lines.Lock()
 	defer s.lines.Unlock()
+	r.pausedUntil = s.rules.Load().pausedUntil
+	s.adoptLocked(r)
+	s.lines.ResizeLocked(r.MaxKeys, s.clock.now())
+	return nil
+}
+
+// adopt makes r the rules, with all shards locked.
+func (s *Shaper) adoptLocked(r *rules) {
 	s.rules.Store(r)
 	s.lines.EachLocked(func(b **bucket) bool {
 		(*b).adopt(r)
 		return true
 	})
-	s.lines.ResizeLocked(r.MaxKeys, s.clock.now())
-	return nil
+}
+
+// Pause stops the departures of all lines, for d or, with 0, until Resume. Who
+// waits stays, in order, and the time does not count as waiting; who comes
+// waits too, unless its wait would be too long. Adopt leaves a pause as it is.
+func (s *Shaper) Pause(d time.Duration) {
+	until := Endless
+	if d > 0 {
+		until = addTime(s.clock.now(), int64(d))
+	}
+	s.pause(until)
+}
+
+// Resume ends a pause: departures go on at the pace, with no bunch.
+func (s *Shaper) Resume() { s.pause(0) }
+
+func (s *Shaper) pause(until int64) {
+	s.lines.Lock()
+	defer s.lines.Unlock()
+	r := *s.rules.Load()
+	r.pausedUntil = until
+	s.adoptLocked(&r)
 }
 
 // Policy is the policy in force, with its defaults filled in.
@@ -214,6 +341,9 @@ type Snapshot struct {
 	Depth      int           // how many wait, over all keys; in a dry run, how many would
 	Capacity   int           // how many may wait for one key
 	OldestWait time.Duration // for how long the one has waited who waits longest; a dry run's wait is none
+	InFlight   int           // how many that were let go have not ended, over all keys
+	Paused     bool
+	Resumes    time.Duration // until a pause ends by itself; 0: it does not, or there is none
 	Keys       int           // keys remembered
 	Evicted    uint64        // keys forgotten, for want of room, before they were as good as new
 }
@@ -221,11 +351,19 @@ type Snapshot struct {
 // Snapshot looks at each key once, under its lock, so the numbers may be of
 // slightly different instants.
 func (s *Shaper) Snapshot() Snapshot {
-	snap := Snapshot{Capacity: s.Policy().Queue, Keys: s.lines.Len(), Evicted: s.lines.Evicted()}
+	r, now := s.rules.Load(), s.clock.now()
+	snap := Snapshot{Capacity: r.Queue, Keys: s.lines.Len(), Evicted: s.lines.Evicted()}
+	if r.pausedUntil > now {
+		snap.Paused = true
+		if r.pausedUntil != Endless {
+			snap.Resumes = time.Duration(r.pausedUntil - now)
+		}
+	}
 	s.lines.Each(func(b **bucket) bool {
-		n, oldest := (*b).depth()
+		n, oldest, inFlight := (*b).depth()
 		snap.Depth += n
 		snap.OldestWait = max(snap.OldestWait, oldest)
+		snap.InFlight += inFlight
 		return true
 	})
 	return snap

@@ -240,7 +240,7 @@ func TestRace(t *testing.T) {
 				for range 200 {
 					ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rnd.Int64N(int64(40*time.Millisecond))))
 					gone := rnd.IntN(10) == 0
-					d, err := s.Acquire(ctx, fmt.Sprint(rnd.IntN(12)), func() bool { return gone })
+					d, err := s.Acquire(ctx, shaping.Request{Key: fmt.Sprint(rnd.IntN(12)), Gone: func() bool { return gone }})
 					if d.Allowed != (d.Reason == limiter.ReasonNone) || (err != nil) != (d.Reason == limiter.ReasonClientGone) {
 						t.Errorf("%+v, %v", d, err)
 					}

@@ -92,7 +92,7 @@ func shaped(t *testing.T, r run, stream []time.Duration) run {
 		for i, at := range stream {
 			all.Go(func() {
 				time.Sleep(at)
-				d, err := shaper.Acquire(t.Context(), "", nil)
+				d, err := shaper.Acquire(t.Context(), shaping.Request{})
 				if err != nil {
 					t.Error(err)
 				}

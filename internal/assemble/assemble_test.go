@@ -16,6 +16,7 @@ import (
 	"github.com/shapeproxy/shapeproxy/internal/config"
 	"github.com/shapeproxy/shapeproxy/limiter"
 	"github.com/shapeproxy/shapeproxy/proxy"
+	"github.com/shapeproxy/shapeproxy/shaping"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -82,7 +83,7 @@ func TestCase63ReloadKeepsWaiters(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range 20 {
 			wg.Go(func() {
-				d, err := s.now.Load().limit("q").link.Queue.Acquire(t.Context(), "", nil)
+				d, err := s.now.Load().limit("q").link.Queue.Acquire(t.Context(), shaping.Request{})
 				if err != nil || !d.Allowed {
 					t.Errorf("request %d: %v %+v", i, err, d)
 				}
@@ -140,10 +141,10 @@ func TestReloadOfAnotherLimitStartsAnew(t *testing.T) {
 		s := newSystem(t)
 		s.mustApply(t, queueLimit("1/s", "5", ""))
 		old := s.now.Load().limit("q").link.Queue
-		old.Acquire(t.Context(), "", nil)
+		old.Acquire(t.Context(), shaping.Request{})
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			if d, err := old.Acquire(t.Context(), "", nil); err != nil || !d.Allowed || d.Waited != time.Second {
+			if d, err := old.Acquire(t.Context(), shaping.Request{}); err != nil || !d.Allowed || d.Waited != time.Second {
 				t.Errorf("the waiter of the old line: %v %+v", err, d)
 			}
 		})
@@ -219,9 +220,9 @@ queue = 5
 			t.Fatalf("order %v", names)
 		}
 		q := s.now.Load().limit("q").link.Queue
-		q.Acquire(t.Context(), "", nil)
+		q.Acquire(t.Context(), shaping.Request{})
 		var wg sync.WaitGroup
-		wg.Go(func() { q.Acquire(t.Context(), "", nil) })
+		wg.Go(func() { q.Acquire(t.Context(), shaping.Request{}) })
 		synctest.Wait()
 		time.Sleep(200 * time.Millisecond)
 		st := s.Limits()[1]

@@ -1,0 +1,178 @@
+package shaping
+
+import (
+	"math/bits"
+	"time"
+
+	"github.com/shapeproxy/shapeproxy/limiter"
+)
+
+// A schedule is the rate's part of a Pace.
+//
+// It is the generic cell rate algorithm (ITU-T I.371) with one number of
+// state, the theoretical arrival time tat: the instant at which everything
+// that left so far would be paid for. A request may leave at
+// tat − (burst−1) × interval. With burst 1 that is a leaky bucket's outflow,
+// one each interval; with more it is a token bucket.
+//
+// tat is kept as an exact fraction: 701 requests at 7/m take 6000 s, and not
+// one nanosecond more for each that an interval was rounded.
+//
+// It may be told of a clock that was set back, and takes note of that in every
+// method; otherwise, those that answer a question change nothing.
+type schedule struct {
+	rate  limiter.Rate
+	burst int64
+	tat   span
+}
+
+// pass notes a departure at now that found nobody waiting. It gets no credit for
+// the time that nobody used.
+func (p *schedule) pass(now int64) {
+	tat := p.paid(now)
+	if tat.ns < now {
+		tat = span{ns: now}
+	}
+	p.tat = p.plus(tat, p.intervals(1))
+}
+
+// leave notes that one left who waited and was due at that instant. What follows
+// is scheduled from there. The tokens of a stall are not saved up: somebody
+// who waits proves that there are none.
+func (p *schedule) leave(at span) { p.tat = p.plus(at, p.intervals(p.burst)) }
+
+// free is how many requests could go at now, one right after the other, if
+// nobody waits; and the time until it is one more, which is zero when it is
+// the whole burst.
+func (p *schedule) free(now int64) (n int64, next time.Duration) {
+	whole, rest := p.used(now)
+	if rest > 0 {
+		return p.burst - whole - 1, time.Duration(span{0, rest}.over(p.rate.Count).ceil())
+	}
+	if whole > 0 {
+		return p.burst - whole, time.Duration(p.intervals(1).ceil())
+	}
+	return p.burst, 0
+}
+
+// settled is the time until the schedule is as good as new; forgetting it then
+// changes no later answer. ahead requests still have to leave.
+func (p *schedule) settled(now int64, ahead int) time.Duration {
+	tat := p.paid(now)
+	tat.ns -= now
+	return time.Duration(max(0, p.plus(tat, p.intervals(int64(ahead))).ceil()))
+}
+
+// adopt goes on at another rate and burst. The tokens left are kept, whole and
+// begun ones, up to the new burst: no change of limits fills a bucket, however
+// often it is made (milvus-io/milvus #35675), and who has waited for half an
+// interval has half an interval of the new rate before him.
+func (p *schedule) adopt(now int64, rate limiter.Rate, burst int64) {
+	if p.rate == rate && p.burst == burst {
+		return
+	}
+	whole, rest := p.used(now)
+	free, begun := p.burst-whole, uint64(0)
+	if rest > 0 {
+		free--
+		// The begun part of a token, as a part of the new interval, rounded
+		// down: both in units of 1/Count ns, of which an interval has Per.
+		hi, lo := bits.Mul64(uint64(int64(p.rate.Per)-rest), uint64(rate.Per))
+		begun, _ = bits.Div64(hi, lo, uint64(p.rate.Per))
+	}
+	p.rate, p.burst = rate, burst
+	p.tat = span{ns: now}
+	if free < burst {
+		p.tat = p.minus(p.plus(p.tat, p.intervals(burst-free)), span{0, int64(begun)}.over(rate.Count))
+	}
+}
+
+// paid is tat as seen at now. Nothing that left by now is paid for later than
+// a full burst from now, so a tat beyond says that the clock was set back, and
+// the schedule is set to that at once: corrected only when something leaves, it
+// would move along with every look, and nothing would leave until the clock is
+// where it was.
+func (p *schedule) paid(now int64) span {
+	if p.tat.ns > now {
+		p.tat = p.tat.min(p.plus(span{ns: now}, p.intervals(p.burst)))
+	}
+	return p.tat
+}
+
+func (p *schedule) due(now int64) span {
+	return p.minus(p.paid(now), p.intervals(p.burst-1))
+}
+
+// used is what is not paid for at now, in whole intervals and a rest in units
+// of 1/Count ns, of which an interval has Per.
+func (p *schedule) used(now int64) (whole, rest int64) {
+	tat := p.paid(now)
+	if tat.ns < now {
+		return 0, 0
+	}
+	hi, lo := bits.Mul64(uint64(tat.ns-now), uint64(p.rate.Count))
+	lo, carry := bits.Add64(lo, uint64(tat.frac), 0)
+	// paid is at most a burst from now, so the quotient is no more than burst.
+	q, r := bits.Div64(hi+carry, lo, uint64(p.rate.Per))
+	return int64(q), int64(r)
+}
+
+// far is beyond every wait that a policy may allow, and can be added to an
+// interval without overflow.
+const far = 1 << 62
+
+// intervals is n × interval, exactly, or far if it is more than that.
+func (p *schedule) intervals(n int64) span {
+	count := uint64(p.rate.Count)
+	hi, lo := bits.Mul64(uint64(n), uint64(p.rate.Per))
+	if hi >= count {
+		return span{ns: far}
+	}
+	ns, frac := bits.Div64(hi, lo, count)
+	if ns >= far {
+		return span{ns: far}
+	}
+	return span{int64(ns), int64(frac)}
+}
+
+// A span is ns + frac ÷ Count nanoseconds, 0 ≤ frac < Count, for the Count of
+// the rate that it was made for.
+type span struct{ ns, frac int64 }
+
+func (p *schedule) plus(a, b span) span {
+	a.ns += b.ns
+	if a.frac += b.frac; a.frac >= p.rate.Count {
+		a.frac -= p.rate.Count
+		a.ns++
+	}
+	return a
+}
+
+func (p *schedule) minus(a, b span) span {
+	a.ns -= b.ns
+	if a.frac -= b.frac; a.frac < 0 {
+		a.frac += p.rate.Count
+		a.ns--
+	}
+	return a
+}
+
+// over brings a frac that is count or more into its range.
+func (s span) over(count int64) span {
+	return span{s.ns + s.frac/count, s.frac % count}
+}
+
+// ceil is the first whole nanosecond that is not before s.
+func (s span) ceil() int64 {
+	if s.frac > 0 {
+		return s.ns + 1
+	}
+	return s.ns
+}
+
+func (s span) min(t span) span {
+	if t.ns < s.ns || t.ns == s.ns && t.frac < s.frac {
+		return t
+	}
+	return s
+}
