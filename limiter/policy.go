@@ -18,7 +18,12 @@ const (
 	SlidingWindowCounter Algorithm = "sliding-window-counter"
 )
 
-// Algorithms lists every algorithm, in the order of the documentation.
+// Concurrency bounds how many are unfinished. That is no count of what came in
+// some time, so no Policy has it: it is the business of package shaping.
+const Concurrency Algorithm = "concurrency"
+
+// Algorithms lists every algorithm that a Policy may have, in the order of the
+// documentation.
 var Algorithms = []Algorithm{LeakyBucket, TokenBucket, FixedWindow, SlidingWindowLog, SlidingWindowCounter}
 
 // Windowed reports whether the algorithm is described by limit and window
