@@ -84,13 +84,20 @@ type Header struct {
 }
 
 // A Limit is one [limit.NAME] table. With Queue above zero it is in queue form.
+// What its algorithm and form do not take is zero.
 type Limit struct {
-	Name       string
-	Algorithm  limiter.Algorithm
-	Rate       limiter.Rate
-	Burst      int64
-	Queue      int
-	MaxWait    time.Duration
+	Name      string
+	Algorithm limiter.Algorithm
+	Rate      limiter.Rate
+	Burst     int64
+	Queue     int
+	MaxWait   time.Duration
+
+	MaxInFlight    int           // 0: no bound
+	DeadlineHeader string        // in canonical form; empty: none
+	FairBy         identity.Key  // global: plain first in, first out
+	PromoteAfter   time.Duration // 0: the routes that name the limit have one priority, so there is nothing to rise to
+
 	Limit      int64
 	Window     time.Duration
 	Key        identity.Key
@@ -110,4 +117,6 @@ type Route struct {
 	StripPrefix  string // decoded, without a trailing slash; empty: nothing
 	MaxBodyBytes int64  // 0: no bound
 	Timeout      time.Duration
+	Priority     string // high, normal, low
+	ServerTiming bool
 }

@@ -97,7 +97,7 @@ func TestDefaults(t *testing.T) {
 			MaxIdleConns:          256,
 			IdleConnTimeout:       90 * time.Second,
 		}},
-		Routes: []Route{{Match: "/", Pattern: "/", Upstream: "app"}},
+		Routes: []Route{{Match: "/", Pattern: "/", Upstream: "app", Priority: "normal"}},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
@@ -182,8 +182,61 @@ func TestEveryField(t *testing.T) {
 		{Match: "/{$}", Pattern: "/{$}", Upstream: "socket", Limits: []string{"hour", "day", "bucket"}},
 		{Match: "[::1]/a%20b/", Pattern: "[::1]/a%20b/", Upstream: "grpc.v1"},
 	}
+	for i := range routes {
+		routes[i].Priority = "normal"
+	}
 	if !reflect.DeepEqual(c.Routes, routes) {
 		t.Errorf("got  %+v\nwant %+v", c.Routes, routes)
+	}
+}
+
+// How queues are left, and by whom first.
+func TestTurns(t *testing.T) {
+	c := load(t, "testdata/good/turns.toml")
+	key := func(words ...string) identity.Key {
+		k, err := identity.ParseKey(words)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return k
+	}
+	tenth := limiter.Rate{Count: 1, Per: 100 * time.Millisecond}
+	limits := []Limit{
+		{Name: "slots", Algorithm: limiter.Concurrency, MaxInFlight: 4},
+		{
+			Name: "line", Algorithm: limiter.Concurrency, Queue: 100, MaxWait: 10 * time.Second, MaxInFlight: 1,
+			DeadlineHeader: "Request-Timeout", FairBy: key("client-ip", "header:X-Tenant"), PromoteAfter: 500 * time.Millisecond,
+		},
+		{
+			Name: "fragile", Algorithm: limiter.LeakyBucket, Rate: tenth, Burst: 1, Queue: 100, MaxWait: 30 * time.Second, MaxInFlight: 4,
+			FairBy: key("path:id"), PromoteAfter: 2 * time.Second,
+		},
+		// All who wait here have low priority.
+		{
+			Name: "tenants", Algorithm: limiter.TokenBucket, Rate: tenth, Burst: 5, Queue: 20, MaxWait: 30 * time.Second,
+			Key: key("header:X-Tenant", "client-ip"), FairBy: key("client-ip"),
+		},
+	}
+	for i := range limits {
+		l := &limits[i]
+		l.MissingKey, l.MaxKeys, l.Status = "shared", 100000, 429
+	}
+	if !reflect.DeepEqual(c.Limits, limits) {
+		t.Errorf("got  %+v\nwant %+v", c.Limits, limits)
+	}
+	for i, want := range []struct {
+		priority string
+		timing   bool
+	}{{"high", true}, {"low", false}, {"normal", false}, {"normal", false}} {
+		if r := c.Routes[i]; r.Priority != want.priority || r.ServerTiming != want.timing {
+			t.Errorf("%s: priority %s, server timing %t", r.Match, r.Priority, r.ServerTiming)
+		}
+	}
+	// A promotion that has nothing to rise to is none.
+	for _, l := range load(t, "testdata/good/turns-in-vain.toml").Limits {
+		if l.PromoteAfter != 0 {
+			t.Errorf("%s: promoted after %s", l.Name, l.PromoteAfter)
+		}
 	}
 }
 
@@ -363,7 +416,7 @@ func TestExample(t *testing.T) {
 	if want := defaultServer(); !reflect.DeepEqual(c.Server, want) {
 		t.Errorf("server: got %+v, want %+v", c.Server, want)
 	}
-	if l := c.Limits[1]; l.MaxKeys != limiter.DefaultMaxKeys || l.Status != 429 || l.MissingKey != "shared" || c.Limits[0].MaxWait != DefaultMaxWait {
+	if l := c.Limits[1]; l.MaxKeys != limiter.DefaultMaxKeys || l.Status != 429 || l.MissingKey != "shared" || c.Limits[0].MaxWait != DefaultMaxWait || c.Limits[0].PromoteAfter != DefaultPromoteAfter {
 		t.Errorf("limit: %+v", l)
 	}
 	u := defaultUpstream("app")

@@ -116,6 +116,9 @@ func FuzzLoad(f *testing.F) {
 		"[[a.b]]\n[a.b.c]\n[[a.b]]\n[a.b.c]\n", "server.listen = [\n1,\n\"a\"]\n[admin]\nlisten = \"${A}\"\n",
 		"[upstream.app]\nurl = \"http://${A}@x/\"\nset_headers.\"X\\n\" = \"\\r\"\n", "\xef\xbb\xbf[server]\n", "a = " + strings.Repeat("[", 500),
 		"x = [[[[[[[[[[[[1]]]]]]]]]]]]\n", "[limit.a]\nalgorithm = \"leaky-bucket\"\nrate = \"1/36500d\"\nburst = 9223372036854775807\nqueue = inf\nwindow = 1979-05-27\n",
+		"[limit.a]\nalgorithm = \"concurrency\"\nmax_in_flight = -1\nqueue = [1]\nfair_by = [\"global\", \"${A}\"]\ndeadline_header = \"${A}\\n\"\npromote_after = \"-1d\"\n",
+		"limit.a = { algorithm = \"leaky-bucket\", rate = \"1/s\", queue = 2, max_in_flight = 1, key = \"host\", fair_by = \"path:${A}\", deadline_header = \"x-${A}\", promote_after = \"1s\" }\n" +
+			"upstream.u.url = \"http://a\"\nroute = [ { match = \"/{v4lue}\", upstream = \"u\", limits = [\"a\"], priority = \"low\", server_timing = true }, { match = \"/\", upstream = \"u\", limits = [\"a\"], priority = 1 } ]\n",
 	} {
 		f.Add(seed)
 	}

@@ -52,12 +52,9 @@ func (l Limit) form() string {
 }
 
 func (l Limit) explain(ipv6Prefix int) []string {
-	lines := []string{l.passes(), l.counts(ipv6Prefix)}
-	if named := slices.ContainsFunc(l.Key.Parts(), func(p identity.Part) bool { return p.Name != "" }); named {
-		who := "requests without it"
-		if len(l.Key.Parts()) > 1 {
-			who = "requests that lack one of these"
-		}
+	lines := append([]string{l.passes()}, l.turns(ipv6Prefix)...)
+	lines = append(lines, l.counts(ipv6Prefix))
+	if who := without(l.Key); who != "" {
 		lines = append(lines, who+map[string]string{
 			"shared": " are counted together, as one",
 			"skip":   " are not limited here",
@@ -86,6 +83,13 @@ func (l Limit) passes() string {
 		}
 		return fmt.Sprintf("%s in any %s, estimated: the window before counts by the share of it that is not over", n, window)
 	}
+	if l.Algorithm == limiter.Concurrency {
+		text := fmt.Sprintf("at most %d at the upstream at once; ", l.MaxInFlight)
+		if l.Queue > 0 {
+			return text + fmt.Sprintf("%d may wait for a free place, each up to %s", l.Queue, limiter.FormatDuration(l.MaxWait))
+		}
+		return text + "what comes on top is refused"
+	}
 	each := "one each " + interval(l.Rate)
 	if l.Algorithm == limiter.LeakyBucket && l.Queue > 0 {
 		return fmt.Sprintf("%s, %s; %s", perUnit(l.Rate), each, l.waits())
@@ -111,12 +115,50 @@ func (l Limit) waits() string {
 	return fmt.Sprintf("%d may wait up to %s (max_wait), which only %d of them can keep to at this rate; the others are refused at once", l.Queue, maxWait, places)
 }
 
+// turns says how a queue is left, where that is not plain first in, first out
+// at the rate.
+func (l Limit) turns(ipv6Prefix int) (lines []string) {
+	if l.Algorithm != limiter.Concurrency && l.MaxInFlight > 0 {
+		lines = append(lines, fmt.Sprintf("released only while fewer than %d are unfinished; waits may then grow up to max_wait", l.MaxInFlight))
+	}
+	if len(l.FairBy.Parts()) > 0 {
+		text := "those who wait take turns by " + combination(l.FairBy, ipv6Prefix)
+		if who := without(l.FairBy); who != "" {
+			text += "; " + who + " take theirs as one"
+		}
+		lines = append(lines, text)
+	}
+	if l.PromoteAfter > 0 {
+		lines = append(lines, "higher priority goes first; who waits counts one priority higher for each "+limiter.FormatDuration(l.PromoteAfter))
+	}
+	if l.DeadlineHeader != "" {
+		lines = append(lines, "waits are shortened by the header "+l.DeadlineHeader)
+	}
+	return lines
+}
+
 // counts says what is counted separately.
 func (l Limit) counts(ipv6Prefix int) string {
-	parts := l.Key.Parts()
-	if len(parts) == 0 {
+	if len(l.Key.Parts()) == 0 {
 		return "all requests are counted together"
 	}
+	return fmt.Sprintf("separately for each %s; at most %d remembered", combination(l.Key, ipv6Prefix), l.MaxKeys)
+}
+
+// without names the requests that have no value of the key; "" if all have one.
+func without(key identity.Key) string {
+	switch parts := key.Parts(); {
+	case !slices.ContainsFunc(parts, func(p identity.Part) bool { return p.Name != "" }):
+		return ""
+	case len(parts) > 1:
+		return "requests that lack one of these"
+	}
+	return "requests without it"
+}
+
+// combination is what a key tells apart, in words.
+func combination(key identity.Key, ipv6Prefix int) string {
+	parts := key.Parts()
 	words := make([]string, len(parts))
 	for i, p := range parts {
 		switch p.Kind {
@@ -136,11 +178,10 @@ func (l Limit) counts(ipv6Prefix int) string {
 			words[i] = "{" + p.Name + "} in the path"
 		}
 	}
-	text := "separately for each " + allOf(words)
 	if len(words) > 1 {
-		text = "separately for each combination of " + allOf(words)
+		return "combination of " + allOf(words)
 	}
-	return fmt.Sprintf("%s; at most %d remembered", text, l.MaxKeys)
+	return allOf(words)
 }
 
 func (c *Config) users(limit string) []string {
@@ -163,6 +204,9 @@ func (c *Config) explainRoute(r Route) []string {
 	if len(r.Limits) > 0 {
 		lines[1] = "limited by " + allOf(r.Limits)
 	}
+	if r.Priority != "normal" {
+		lines = append(lines, r.Priority+" priority")
+	}
 	if r.StripPrefix != "" {
 		lines = append(lines, "without the prefix "+r.StripPrefix)
 	}
@@ -171,6 +215,9 @@ func (c *Config) explainRoute(r Route) []string {
 	}
 	if r.Timeout > 0 {
 		lines = append(lines, fmt.Sprintf("answers end within %s of the release", limiter.FormatDuration(r.Timeout)))
+	}
+	if r.ServerTiming {
+		lines = append(lines, "answers tell how long they waited, and how long the upstream took (Server-Timing)")
 	}
 	if len(u.SetHeaders) > 0 {
 		names := make([]string, len(u.SetHeaders))

@@ -1,8 +1,10 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"math"
+	"net/textproto"
 	"slices"
 	"strings"
 	"time"
@@ -14,6 +16,10 @@ import (
 // DefaultMaxWait is how long a request waits at most, where a limit does not
 // say: about as long as clients and browsers wait for an answer.
 const DefaultMaxWait = 30 * time.Second
+
+// DefaultPromoteAfter is how long a request waits until it counts one priority
+// higher, where a limit does not say.
+const DefaultPromoteAfter = 2 * time.Second
 
 func defaultLimit(name string) Limit {
 	return Limit{
@@ -28,6 +34,9 @@ func defaultLimit(name string) Limit {
 var (
 	bucketFields = []string{"rate", "burst", "queue", "max_wait"}
 	windowFields = []string{"limit", "window"}
+	placeFields  = []string{"max_in_flight", "queue", "max_wait"}
+	// What says how a queue is left, whatever the algorithm.
+	turnFields = []string{"deadline_header", "fair_by", "promote_after"}
 )
 
 func (d *decoder) limit(t *table) Limit {
@@ -48,9 +57,17 @@ func (d *decoder) limit(t *table) Limit {
 	t.count("burst", &l.Burst, math.MinInt64, math.MaxInt64)
 	t.int("queue", &l.Queue, 0, math.MaxInt32)
 	t.duration("max_wait", &l.MaxWait)
+	least := int64(0)
+	if l.Algorithm == limiter.Concurrency {
+		least = 1
+	}
+	t.int("max_in_flight", &l.MaxInFlight, least, math.MaxInt32)
+	t.deadlineHeader(&l.DeadlineHeader)
+	t.key("fair_by", flowForm, &l.FairBy, parseFlow)
+	t.duration("promote_after", &l.PromoteAfter)
 	t.count("limit", &l.Limit, math.MinInt64, math.MaxInt64)
 	t.duration("window", &l.Window)
-	t.key(&l.Key)
+	t.key("key", `one of "global", `+keyWords, &l.Key, identity.ParseKey)
 	t.trust("exempt", &l.Exempt)
 	t.word("missing_key", &l.MissingKey, "shared", "skip", "reject")
 	t.int("max_keys", &l.MaxKeys, 1, math.MaxInt32)
@@ -62,10 +79,16 @@ func (d *decoder) limit(t *table) Limit {
 	case l.Algorithm == "":
 		return l
 	case l.Algorithm.Windowed():
-		t.refuse(bucketFields, l.Algorithm, windowFields)
+		t.refuse(slices.Concat(bucketFields, []string{"max_in_flight"}, turnFields), l.Algorithm, windowFields)
 		t.require("limit", "100")
 		t.require("window", `"1m"`)
 		l.Rate, l.Burst, l.Queue, l.MaxWait = limiter.Rate{}, 0, 0, 0
+	case l.Algorithm == limiter.Concurrency:
+		t.refuse([]string{"rate", "burst", "limit", "window"}, l.Algorithm, placeFields)
+		t.require("max_in_flight", "4")
+		t.queue(&l)
+		l.Rate, l.Burst, l.Limit, l.Window = limiter.Rate{}, 0, 0, 0
+		return l
 	default:
 		t.refuse(windowFields, l.Algorithm, bucketFields)
 		t.require("rate", `"10/s"`)
@@ -82,10 +105,11 @@ func (d *decoder) limit(t *table) Limit {
 }
 
 func (t *table) algorithm(dst *limiter.Algorithm) {
-	words := make([]string, len(limiter.Algorithms))
-	for i, a := range limiter.Algorithms {
-		words[i] = string(a)
+	var words []string
+	for _, a := range limiter.Algorithms {
+		words = append(words, string(a))
 	}
+	words = append(words, string(limiter.Concurrency))
 	t.require("algorithm", oneOf(quoted(words)))
 	var word string
 	t.word("algorithm", &word, words...)
@@ -99,36 +123,88 @@ func (t *table) refuse(fields []string, a limiter.Algorithm, instead []string) {
 		case !t.has(f):
 		case f == "queue":
 			t.bad(f, "%s has no queue; use leaky-bucket or token-bucket to let requests wait", a)
+		case f == "max_in_flight":
+			t.bad(f, "%s does not take it; bound the unfinished requests by a limit of its own with algorithm = %q", a, limiter.Concurrency)
+		case slices.Contains(turnFields, f):
+			t.bad(f, "has no effect without a queue, and %s has none; use leaky-bucket or token-bucket to let requests wait", a)
 		default:
 			t.bad(f, "%s does not take it; it takes %s", a, allOf(instead))
 		}
 	}
 }
 
-// queue checks the fields that depend on there being a queue, and sets the
-// default of max_wait.
+// queue checks the fields that depend on there being a queue, and sets their
+// defaults.
 func (t *table) queue(l *Limit) {
-	switch {
-	case l.Queue == 0 && t.has("max_wait") && !t.notInt("queue"):
-		t.bad("max_wait", "has no effect without a queue; write queue = N for how many may wait, or remove it")
-	case l.Queue > 0 && !t.has("max_wait"):
+	if l.Queue == 0 {
+		t.refuseWithoutQueue(l.Algorithm)
+		return
+	}
+	if !t.has("max_wait") {
 		l.MaxWait = DefaultMaxWait
 	}
-	if l.Queue > 0 && l.Algorithm == limiter.LeakyBucket && l.Burst > 1 {
+	if !t.has("promote_after") {
+		l.PromoteAfter = DefaultPromoteAfter
+	}
+	if l.Algorithm == limiter.LeakyBucket && l.Burst > 1 {
 		t.bad("burst", "leaky-bucket with queue releases one at a time; for a burst that passes at once use token-bucket with queue, or remove it")
+	}
+	if l.oneFlowEach() {
+		t.bad("fair_by", "has no effect, as requests that it tells apart have queues of their own by key; name what key does not, or remove it")
 	}
 }
 
-func (t *table) notInt(key string) bool {
-	v, ok := t.values[key]
-	_, isInt := v.(int64)
-	return ok && !isInt
+func (t *table) refuseWithoutQueue(a limiter.Algorithm) {
+	if v, ok := t.values["queue"]; ok && v != any(int64(0)) {
+		return // a queue is meant, and what is wrong with it is said already
+	}
+	for _, f := range append([]string{"max_wait"}, turnFields...) {
+		if t.has(f) {
+			t.bad(f, "has no effect without a queue; write queue = N for how many may wait, or remove it")
+		}
+	}
+	if t.has("max_in_flight") && a != limiter.Concurrency {
+		t.bad("max_in_flight", "needs queue, as it holds back who waits; write queue = N for how many may wait, or give it to a limit of its own with algorithm = %q", limiter.Concurrency)
+	}
 }
 
-// key reads what is counted separately: one word, or a list of them.
-func (t *table) key(dst *identity.Key) {
-	form := `one of "global", "client-ip", "host", "route", "header:NAME", "cookie:NAME", "query:NAME", "path:NAME"`
-	list, ok := t.texts("key", form, true)
+// oneFlowEach reports whether fair_by finds nobody to take turns in any queue,
+// as key tells the same requests apart. Those who lack a part of the key may
+// share a queue, and be told apart there by the other parts.
+func (l *Limit) oneFlowEach() bool {
+	flow, key := l.FairBy.Parts(), l.Key.Parts()
+	if len(flow) == 0 || slices.ContainsFunc(flow, func(p identity.Part) bool { return !slices.Contains(key, p) }) {
+		return false
+	}
+	return l.MissingKey != "shared" || !slices.ContainsFunc(key, func(p identity.Part) bool { return p.Name != "" && !slices.Contains(flow, p) })
+}
+
+func (t *table) deadlineHeader(dst *string) {
+	t.text("deadline_header", `the name of a header such as "Request-Timeout"`, func(s string) error {
+		name := textproto.CanonicalMIMEHeaderKey(s)
+		switch {
+		case !fieldName(s):
+			return fmt.Errorf("%q is not a header's name; write one such as \"Request-Timeout\"", s)
+		case strings.Contains(s, "_"):
+			return fmt.Errorf("headers with _ in their names are dropped, so %q is never seen; use a name with -", s)
+		case name == "Host":
+			return errors.New("the Host header holds no time; write the name of a header with seconds, such as \"Request-Timeout\"")
+		case name == "Grpc-Timeout":
+			return errors.New("grpc-timeout is always looked at, in its own form; write the name of a header with seconds, or remove it")
+		}
+		*dst = name
+		return nil
+	})
+}
+
+const (
+	keyWords = `"client-ip", "host", "route", "header:NAME", "cookie:NAME", "query:NAME", "path:NAME"`
+	flowForm = "one of " + keyWords
+)
+
+// key reads what is told apart: one word, or a list of them.
+func (t *table) key(field, form string, dst *identity.Key, parse func([]string) (identity.Key, error)) {
+	list, ok := t.texts(field, form, true)
 	if !ok {
 		return
 	}
@@ -136,12 +212,21 @@ func (t *table) key(dst *identity.Key) {
 	for _, x := range list {
 		words, raw = append(words, x.value), append(raw, x.raw)
 	}
-	k, err := identity.ParseKey(words)
+	k, err := parse(words)
 	if err != nil {
-		t.d.invalid(text{strings.Join(words, " "), strings.Join(raw, " "), t.at("key")}, form, err)
+		t.d.invalid(text{strings.Join(words, " "), strings.Join(raw, " "), t.at(field)}, form, err)
 		return
 	}
 	*dst = k
+}
+
+// parseFlow is identity.ParseKey for what takes turns, which needs more than
+// one of it.
+func parseFlow(words []string) (identity.Key, error) {
+	if len(words) == 0 || slices.Contains(words, "global") {
+		return identity.Key{}, errors.New("leaves nobody to take turns with; write what tells clients apart, such as \"client-ip\", or remove it")
+	}
+	return identity.ParseKey(words)
 }
 
 // A limitTable is a limit and where it came from, for routes that name it.
@@ -150,15 +235,21 @@ type limitTable struct {
 	Limit
 }
 
-// lacking is what of the limit's key a pattern with these wildcards lacks, in
-// words; "" if nothing.
+// lacking says what the limit needs of a pattern with these wildcards and does
+// not find; "" if nothing.
 func (l *limitTable) lacking(wildcards []string) string {
-	for _, p := range l.Key.Parts() {
-		if p.Kind == identity.Path && !slices.Contains(wildcards, p.Name) {
-			if l.masked["key"] {
-				return "a wildcard that this pattern lacks"
+	for _, use := range []struct {
+		field, verb string
+		key         identity.Key
+	}{{"key", "counts", l.Key}, {"fair_by", "takes turns", l.FairBy}} {
+		for _, p := range use.key.Parts() {
+			if p.Kind != identity.Path || slices.Contains(wildcards, p.Name) {
+				continue
 			}
-			return fmt.Sprintf("%s, and this pattern has no {%s}", p, p.Name)
+			if l.masked[use.field] {
+				return use.verb + " by a wildcard that this pattern lacks"
+			}
+			return fmt.Sprintf("%s by %s, and this pattern has no {%s}", use.verb, p, p.Name)
 		}
 	}
 	return ""

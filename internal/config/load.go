@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -108,6 +109,7 @@ func (d *decoder) config(root *table) *Config {
 	// While a route is not understood, what it names is not known either.
 	if len(d.problems) == 0 {
 		d.warnUnused(c, upstreams, limits)
+		d.promotions(c, limits)
 	}
 	return c
 }
@@ -128,6 +130,26 @@ func (d *decoder) warnUnused(c *Config, upstreams, limits []*table) {
 	for _, t := range limits {
 		if !used["limit "+t.name()] {
 			d.warn(t.path, "no route names this limit, so it limits nothing; remove it, or write limits = [%q] in a route", t.name())
+		}
+	}
+}
+
+// promotions turns promote_after off where all who wait have one priority: to
+// rise above it would only let those who wait long pass by the turns of fair_by.
+func (d *decoder) promotions(c *Config, limits []*table) {
+	for i, t := range limits {
+		classes := map[string]bool{}
+		for _, r := range c.Routes {
+			if slices.Contains(r.Limits, t.name()) {
+				classes[r.Priority] = true
+			}
+		}
+		if len(classes) > 1 {
+			continue
+		}
+		c.Limits[i].PromoteAfter = 0
+		if t.has("promote_after") && len(classes) == 1 {
+			d.warn(t.at("promote_after"), "has no effect, as all routes that name this limit have the same priority; write priority = \"high\" or \"low\" in some of them, or remove it")
 		}
 	}
 }

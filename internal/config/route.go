@@ -40,7 +40,7 @@ func (d *decoder) routes(tables []*table, names *defined) []Route {
 }
 
 func (d *decoder) route(t *table, names *defined) Route {
-	var r Route
+	r := Route{Priority: "normal"}
 	t.require("match", `"/"`)
 	t.text("match", `a pattern such as "GET api.example.com/v1/{id}"`, func(s string) (err error) {
 		r.Match = s
@@ -64,7 +64,7 @@ func (d *decoder) route(t *table, names *defined) Route {
 		}
 		r.Limits = append(r.Limits, s)
 		if lacking := names.limits[s].lacking(wildcards); lacking != "" && r.Pattern != "" {
-			return fmt.Errorf("%q counts by %s; add the wildcard to match, or choose another limit", s, lacking)
+			return fmt.Errorf("%q %s; add the wildcard to match, or choose another limit", s, lacking)
 		}
 		return nil
 	})
@@ -84,6 +84,11 @@ func (d *decoder) route(t *table, names *defined) Route {
 	})
 	t.size("max_body_bytes", &r.MaxBodyBytes, 1, 1<<53)
 	t.duration("timeout", &r.Timeout)
+	t.word("priority", &r.Priority, "high", "normal", "low")
+	if t.has("priority") && !slices.ContainsFunc(r.Limits, func(s string) bool { return names.limits[s].Queue > 0 }) {
+		t.d.warn(t.at("priority"), "has no effect, as no limit of this route has a queue; write queue = N in one of them, or remove it")
+	}
+	t.flag("server_timing", &r.ServerTiming)
 	t.finish()
 	return r
 }
