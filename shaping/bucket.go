@@ -145,7 +145,7 @@ func (b *bucket) armLocked(now int64) {
 func (b *bucket) refuseLocked(w *Waiter[turn], now int64, why limiter.Reason) {
 	b.endLocked(w, now, why)
 	d := &w.Value.decision
-	d.RetryAfter = max(1, b.line.Look(now).RetryAfter)
+	d.RetryAfter = max(1, b.line.LookFor(now, w.entrant).RetryAfter)
 	d.ResetAfter = min(d.ResetAfter, d.RetryAfter)
 	close(w.Value.done)
 }

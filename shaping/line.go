@@ -64,10 +64,11 @@ type Waiter[T any] struct {
 	Came  int64 // instant of arrival
 	Ahead int   // how many would have gone before it when it came
 
-	place queue.Place[*Waiter[T]]
-	until int64 // on the clock of Pace.Patience
-	left  int   // how many had left when it came
-	index int   // in patience
+	entrant Entrant
+	place   queue.Place[*Waiter[T]]
+	until   int64 // on the clock of Pace.Patience
+	left    int   // how many had left when it came
+	index   int   // in patience
 }
 
 // A Verdict is what a Line says to a request that comes.
@@ -164,7 +165,7 @@ func (l *Line[T]) Enter(now int64, e Entrant, v T) (verdict Verdict, w, out *Wai
 		l.Cancel(out)
 	}
 	w = &Waiter[T]{
-		Value: v, Came: now, Ahead: verdict.Ahead, left: l.left,
+		Value: v, Came: now, Ahead: verdict.Ahead, left: l.left, entrant: e,
 		until: addTime(l.pace.Patience(now), int64(l.longest(e))),
 	}
 	w.place.Value = w

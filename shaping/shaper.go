@@ -30,8 +30,8 @@ type Policy struct {
 	Queue   int           // how many may wait, for one key; without a Rate, 0 refuses what finds no place
 	MaxWait time.Duration // who would have to wait longer is refused on arrival; 0 means DefaultMaxWait
 
-	// PromoteAfter is the time for which a waiter counts one class better; 0
-	// means DefaultPromoteAfter.
+	// PromoteAfter is the time for which a waiter counts one class better; 0:
+	// never. Where all are of one class it only takes turns away from newcomers.
 	PromoteAfter time.Duration
 
 	MaxKeys int  // keys remembered at once; 0 means limiter.DefaultMaxKeys
@@ -39,11 +39,8 @@ type Policy struct {
 	DryRun  bool // decide and count, delay nobody; the caller lets the request pass
 }
 
-// What a policy means that does not say.
-const (
-	DefaultMaxWait      = 30 * time.Second
-	DefaultPromoteAfter = 2 * time.Second
-)
+// DefaultMaxWait bounds the wait under a policy that does not say.
+const DefaultMaxWait = 30 * time.Second
 
 // MaxQueue is the longest queue.
 const MaxQueue = 1_000_000_000
@@ -71,7 +68,7 @@ func (p Policy) Validate() error {
 	case p.MaxWait > limiter.MaxPeriod:
 		return errors.New("max_wait must be at most 36500d")
 	case p.PromoteAfter < 0:
-		return errors.New("promote_after must be above zero")
+		return errors.New("promote_after must not be negative")
 	case p.MaxKeys < 0:
 		return errors.New("max_keys must be at least 1")
 	}
@@ -92,9 +89,6 @@ func newRules(p Policy) (*rules, error) {
 	}
 	if p.MaxWait == 0 {
 		p.MaxWait = DefaultMaxWait
-	}
-	if p.PromoteAfter == 0 {
-		p.PromoteAfter = DefaultPromoteAfter
 	}
 	if p.MaxKeys == 0 {
 		p.MaxKeys = limiter.DefaultMaxKeys
