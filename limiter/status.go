@@ -15,6 +15,8 @@ type Status struct {
 	Queue   int           // places of one key's queue; 0 in reject mode
 	MaxWait time.Duration // the longest that a request may wait; meaningless without a queue
 
+	MaxInFlight int // how many that were let go may be unfinished; 0: any number
+
 	Limit  int64         // windows
 	Window time.Duration // windows
 
@@ -24,6 +26,7 @@ type Status struct {
 
 	Depth      int           // requests waiting, over all keys
 	OldestWait time.Duration // how long the one has waited that waits longest, over all keys
+	InFlight   int           // requests of a queue or of concurrency that were let go and have not ended
 	Keys       int           // keys remembered
 	Evicted    uint64        // keys forgotten for want of room, ever
 }

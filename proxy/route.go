@@ -29,6 +29,7 @@ type Route struct {
 	StripPrefix  string        // taken off the decoded path, in whole segments; without trailing slash
 	MaxBodyBytes int64         // 413 beyond it; 0: no bound
 	Timeout      time.Duration // from release to the end of the answer; 0: no bound
+	ServerTiming bool          // tell the client how long it waited in queues and for the upstream
 }
 
 // A Field is a header field that is set on what is sent upstream.

@@ -61,7 +61,7 @@ func newService(c *config.Config, load func() (*config.Config, error), stderr io
 		Limits:    func() []limiter.Status { return s.system.Limits() },
 		Upstreams: func() []proxy.UpstreamStatus { return s.system.Upstreams() },
 	})
-	s.system = assemble.New(proxy.Observers{s.metrics, s.tally, switchable{proxy.AccessLog{Log: s.log}, &s.access}}, s.log)
+	s.system = assemble.New(proxy.Observers{s.metrics, s.tally, switchable{proxy.AccessLog{Log: s.log}, &s.access}}, s.log, nil)
 	if err := s.apply(c); err != nil {
 		return nil, err
 	}

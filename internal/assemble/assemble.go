@@ -12,6 +12,7 @@ import (
 	"github.com/shapeproxy/shapeproxy/internal/identity"
 	"github.com/shapeproxy/shapeproxy/limiter"
 	"github.com/shapeproxy/shapeproxy/proxy"
+	"github.com/shapeproxy/shapeproxy/queue"
 	"github.com/shapeproxy/shapeproxy/shaping"
 )
 
@@ -20,9 +21,10 @@ import (
 type System struct {
 	Proxy *proxy.Proxy
 
-	store *limiter.Memory
-	apply sync.Mutex // held while a configuration is applied
-	now   atomic.Pointer[generation]
+	store  *limiter.Memory
+	alarms *shaping.Alarms
+	apply  sync.Mutex // held while a configuration is applied
+	now    atomic.Pointer[generation]
 }
 
 // A generation is what one configuration made.
@@ -38,9 +40,10 @@ type limit struct {
 	routes []string
 }
 
-// New returns a System that serves nothing yet.
-func New(observe proxy.Observer, log *slog.Logger) *System {
-	s := &System{Proxy: proxy.New(observe, log), store: limiter.NewMemory()}
+// New returns a System that serves nothing yet. The alarms of its queues are
+// kept by alarms; nil: by timers of the runtime.
+func New(observe proxy.Observer, log *slog.Logger, alarms *shaping.Alarms) *System {
+	s := &System{Proxy: proxy.New(observe, log), store: limiter.NewMemory(), alarms: alarms}
 	s.now.Store(&generation{})
 	return s
 }
@@ -63,7 +66,7 @@ func (s *System) Apply(c *config.Config) error {
 		if before := old.limit(conf.Name); before != nil && sameState(before.conf, conf) {
 			l.link = before.link
 			adopt = append(adopt, l.adopt)
-		} else if err := l.build(s.store); err != nil {
+		} else if err := l.build(s.store, s.alarms); err != nil {
 			return err
 		}
 		next.limits = append(next.limits, l)
@@ -126,9 +129,9 @@ func sameState(a, b config.Limit) bool {
 	return a.Algorithm == b.Algorithm && (a.Queue > 0) == (b.Queue > 0) && a.Key.String() == b.Key.String()
 }
 
-func (l *limit) build(store *limiter.Memory) (err error) {
-	if l.conf.Queue > 0 {
-		l.link.Queue, err = shaping.New(l.queuePolicy())
+func (l *limit) build(store *limiter.Memory, alarms *shaping.Alarms) (err error) {
+	if l.conf.Queue > 0 || l.conf.Algorithm == limiter.Concurrency {
+		l.link.Queue, err = shaping.New(l.queuePolicy(), shaping.WithAlarms(alarms))
 	} else {
 		l.link.Reject, err = store.NewLimit(l.rejectPolicy())
 	}
@@ -145,8 +148,8 @@ func (l *limit) adopt() error {
 func (l *limit) queuePolicy() shaping.Policy {
 	c := &l.conf
 	return shaping.Policy{
-		Name: c.Name, Rate: c.Rate, Burst: c.Burst, Queue: c.Queue, MaxWait: c.MaxWait,
-		MaxKeys: c.MaxKeys, Status: c.Status, DryRun: c.DryRun,
+		Name: c.Name, Rate: c.Rate, Burst: c.Burst, MaxInFlight: c.MaxInFlight, Queue: c.Queue, MaxWait: c.MaxWait,
+		PromoteAfter: c.PromoteAfter, MaxKeys: c.MaxKeys, Status: c.Status, DryRun: c.DryRun,
 	}
 }
 
@@ -189,7 +192,7 @@ func setHeaders(c *config.Config, upstream string) []proxy.Field {
 func (s *System) route(c config.Route, u *proxy.Upstream, set []proxy.Field, limits []*limit, ipv6Prefix int) *proxy.Route {
 	r := &proxy.Route{
 		Match: c.Match, Pattern: c.Pattern, Upstream: u, SetHeaders: set,
-		StripPrefix: c.StripPrefix, MaxBodyBytes: c.MaxBodyBytes, Timeout: c.Timeout,
+		StripPrefix: c.StripPrefix, MaxBodyBytes: c.MaxBodyBytes, Timeout: c.Timeout, ServerTiming: c.ServerTiming,
 	}
 	if len(limits) == 0 {
 		return r
@@ -199,7 +202,7 @@ func (s *System) route(c config.Route, u *proxy.Upstream, set []proxy.Field, lim
 	for i, l := range limits {
 		links[i], confs[i] = l.link, l.conf
 	}
-	r.Limiter = shaping.NewChain(s.store, links...)
+	r.Limiter = shaping.NewChain(s.store, links...).Of(classes[c.Priority])
 	r.Identify = func(of proxy.Identity) ([]limiter.Key, error) {
 		src := identity.Source{
 			Request: of.Request, Client: of.Client, IPv6Prefix: ipv6Prefix,
@@ -218,24 +221,31 @@ func (s *System) route(c config.Route, u *proxy.Upstream, set []proxy.Field, lim
 	return r
 }
 
+var classes = map[string]queue.Class{"high": queue.High, "normal": queue.Normal, "low": queue.Low}
+
 // keyOf is whose budget of one limit a request uses.
 func keyOf(c *config.Limit, src identity.Source) (limiter.Key, error) {
 	value, present, err := c.Key.Of(src)
-	switch {
-	case err != nil:
+	if err != nil {
 		return limiter.Key{}, err
-	case src.Client.IsValid() && c.Exempt.Contains(src.Client):
-		return limiter.Key{Skip: true}, nil
-	case present:
-		return limiter.Key{Value: value}, nil
 	}
-	switch c.MissingKey {
-	case "skip":
+	switch {
+	case c.Exempt.Contains(src.Client):
 		return limiter.Key{Skip: true}, nil
-	case "reject":
+	case !present && c.MissingKey == "skip":
+		return limiter.Key{Skip: true}, nil
+	case !present && c.MissingKey == "reject":
 		return limiter.Key{Missing: true}, nil
 	}
-	return limiter.Key{Value: value}, nil
+	key := limiter.Key{Value: value}
+	if c.Queue > 0 {
+		// Requests that lack what fair_by names take turns as one.
+		if key.Flow, _, err = c.FairBy.Of(src); err != nil {
+			return limiter.Key{}, err
+		}
+		key.MaxWait = patience(src.Request.Header, c.DeadlineHeader)
+	}
+	return key, nil
 }
 
 // Limits is every limit as it stands now, in the file's order.
@@ -251,6 +261,7 @@ func (s *System) Limits() []limiter.Status {
 		if q := l.link.Queue; q != nil {
 			now := q.Snapshot()
 			st.Depth, st.OldestWait, st.Keys, st.Evicted = now.Depth, now.OldestWait, now.Keys, now.Evicted
+			st.MaxInFlight, st.InFlight = c.MaxInFlight, now.InFlight
 		} else {
 			st.Keys, st.Evicted = l.link.Reject.Keys(), l.link.Reject.Evicted()
 		}
