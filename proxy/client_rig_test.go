@@ -15,34 +15,6 @@ import (
 	"time"
 )
 
-// raw sends bytes on a new connection and returns all that comes back until
-// the other side closes, or for half a second of silence.
-func (f *front) raw(t *testing.T, send string) string {
-	t.Helper()
-	c, err := net.Dial("tcp", f.addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	if _, err := io.WriteString(c, send); err != nil {
-		t.Fatal(err)
-	}
-	return readUntilQuiet(c)
-}
-
-func readUntilQuiet(c net.Conn) string {
-	var got []byte
-	buf := make([]byte, 64<<10)
-	for {
-		c.SetReadDeadline(time.Now().Add(500 * time.Millisecond))
-		n, err := c.Read(buf)
-		got = append(got, buf[:n]...)
-		if err != nil {
-			return string(got)
-		}
-	}
-}
-
 // wire sends bytes on a new connection and returns all that comes back until
 // the other side ends it, which send must bring about. Told that the connection
 // ends, it sends no more, as a client would.

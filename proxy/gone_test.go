@@ -3,9 +3,11 @@ package proxy
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -241,6 +243,64 @@ func TestN30BodiesOfWaitingStreams(t *testing.T) {
 		leave(h)
 		if e := f.next(t); e.Status != StatusClientGone || e.Upstream != "" || up.count() != 0 {
 			t.Errorf("%s: told %+v", name, e)
+		}
+	}
+}
+
+// TestGoneBehindOtherListeners: the kernel is asked through TLS and over a Unix
+// socket too.
+func TestGoneBehindOtherListeners(t *testing.T) {
+	secure := httptest.NewUnstartedServer(nil)
+	secure.StartTLS()
+	defer secure.Close()
+	conf := secure.TLS.Clone()
+	conf.NextProtos = nil
+	for _, network := range []string{"tcp", "unix"} {
+		addr := "127.0.0.1:0"
+		if network == "unix" {
+			addr = t.TempDir() + "/front"
+		}
+		l, err := net.Listen(network, addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dial := func() net.Conn {
+			c, err := net.Dial(network, l.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if network == "tcp" {
+				c = tls.Client(c, &tls.Config{InsecureSkipVerify: true})
+			}
+			c.SetDeadline(time.Now().Add(20 * time.Second))
+			return c
+		}
+		front := l
+		if network == "tcp" {
+			front = tls.NewListener(l, conf)
+		}
+		up := newRawUpstream(t, always(ok200))
+		g := newGate()
+		f := serveOn(t, front, &Site{Routes: []*Route{limited(route("/", up.addr), g)}})
+		for _, leaves := range []bool{false, true} {
+			c := dial()
+			io.WriteString(c, post("Content-Length: 4")+"body")
+			<-g.entered
+			if leaves {
+				c.Close()
+			}
+			g.open <- struct{}{}
+			want := 200
+			if leaves {
+				want = StatusClientGone
+			}
+			if e := f.next(t); e.Status != want {
+				t.Errorf("%s, leaves %v: told %+v", network, leaves, e)
+			}
+			c.Close()
+		}
+		if up.count() != 1 {
+			t.Errorf("%s: the upstream got %q", network, up.lines())
 		}
 	}
 }

@@ -175,7 +175,7 @@ func TestCase56WebSocketEcho(t *testing.T) {
 	}))
 	f := newFront(t, &Site{Routes: []*Route{limited(route("/", addr, func(o *UpstreamOptions) { o.SendHost = "client" }), &turnstile{})}})
 	var log bytes.Buffer
-	f.proxy.observe = Observers{f.recorder, AccessLog{slog.New(slog.NewTextHandler(&log, nil))}}
+	f.proxy.observe = Observers{AccessLog{slog.New(slog.NewTextHandler(&log, nil))}, f.recorder}
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	c, res, err := websocket.Dial(ctx, "ws://"+f.addr+"/ws", nil)

@@ -341,14 +341,14 @@ func TestN37Shutdown(t *testing.T) {
 		if !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("Shutdown: %v, though some cannot end", err)
 		}
-		if a := answers["/running"]; !strings.HasPrefix(a, "HTTP/1.1 200 OK\r\n") || !strings.Contains(a, "Connection: close\r\n") || !strings.HasSuffix(a, "done|<nil>") {
-			t.Errorf("what ran is answered %q", a)
-		}
 		w.cut(limiter.ErrShutdown)
 		synctest.Wait()
 		w.server.Close()
 		all.Wait()
 		w.proxy.Wait()
+		if a := answers["/running"]; !strings.HasPrefix(a, "HTTP/1.1 200 OK\r\n") || !strings.Contains(a, "Connection: close\r\n") || !strings.HasSuffix(a, "done|<nil>") {
+			t.Errorf("what ran is answered %q", a)
+		}
 		refused := 0
 		for _, path := range []string{"/waits", "/waits-too"} {
 			if a := answers[path]; strings.HasPrefix(a, "HTTP/1.1 503 ") && strings.Contains(a, `"reason":"shutdown"`) && strings.Contains(a, "Retry-After: 1\r\n") {

@@ -59,6 +59,42 @@ func (a *answer) FlushError() error {
 	return err
 }
 
+// finalFields puts the proxy's own fields on the head of an answer.
+func (x *exchange) finalFields(h http.Header) {
+	WriteRateLimit(h, x.site.RateLimitHeaders, x.permit)
+	if _, ok := h["Content-Type"]; !ok {
+		h["Content-Type"] = nil // else net/http guesses one from the body
+	}
+	if x.lastOnConnection() {
+		h.Set("Connection", "close")
+	}
+}
+
+// lastOnConnection reports whether the client must be told that its HTTP/1
+// connection ends with this answer, as it may disagree with us on where the
+// next request begins.
+func (x *exchange) lastOnConnection() bool {
+	r := x.r
+	switch {
+	case r.ProtoMajor != 1:
+		return false
+	case r.Method == http.MethodConnect: // it may have sent on for a tunnel
+		return true
+	case !r.ProtoAtLeast(1, 1):
+		// net/http ignores a Transfer-Encoding in HTTP/1.0 and hides that it was
+		// there; behind it, chunks would be read as requests.
+		return true
+	case len(r.TransferEncoding) > 0:
+		// A chunked request that also had a Content-Length looks the same here
+		// as one that had not (RFC 9112, section 6.1).
+		return true
+	}
+	// In full duplex, net/http does not look after what is left of a body: a
+	// rest that is slow, or of which it reads no more, would be read as the next
+	// request.
+	return x.body != nil && !x.body.ended.Load()
+}
+
 // Hijack hands the connection over for a protocol upgrade. What the client
 // sent right behind its request stands in the server's buffer already and is
 // read first; httputil.ReverseProxy reads from the connection alone.
