@@ -21,7 +21,7 @@ var arrows = map[string][]string{
 	"cmd/shapeproxy": {
 		"internal/assemble", "internal/admin", "internal/metrics", "internal/config", "proxy", "limiter",
 	},
-	"internal/assemble": {"internal/config", "internal/identity", "proxy", "shaping", "limiter"},
+	"internal/assemble": {"internal/config", "internal/identity", "proxy", "shaping", "queue", "limiter"},
 	"internal/metrics":  {"proxy", "shaping", "limiter"},
 	"internal/admin":    {"proxy", "shaping", "limiter"},
 	"internal/config":   {"limiter", "internal/identity"},

@@ -31,7 +31,7 @@ func (b *bucket) arrive() (limiter.Decision, *Waiter[turn]) {
 }
 
 // armed reports whether the timer is set, and stops it.
-func (b *bucket) armed() bool { return b.alarm != nil && b.alarm.(timerAlarm).Timer.Stop() }
+func (b *bucket) armed() bool { return b.alarm != nil && b.alarm.Stop() }
 
 func ended(w *Waiter[turn]) bool {
 	select {

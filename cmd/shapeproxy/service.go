@@ -61,8 +61,12 @@ func newService(c *config.Config, load func() (*config.Config, error), stderr io
 		Limits:    func() []limiter.Status { return s.system.Limits() },
 		Upstreams: func() []proxy.UpstreamStatus { return s.system.Upstreams() },
 	})
-	s.system = assemble.New(proxy.Observers{s.metrics, s.tally, switchable{proxy.AccessLog{Log: s.log}, &s.access}}, s.log, nil)
+	s.system = assemble.New(proxy.Observers{s.metrics, s.tally, switchable{proxy.AccessLog{Log: s.log}, &s.access}}, s.log)
+	if err := s.system.KeepAlarms(); err != nil {
+		s.log.Warn("departures may be 1 ms late, as there are no precise alarms", "error", err)
+	}
 	if err := s.apply(c); err != nil {
+		s.system.Close()
 		return nil, err
 	}
 	s.metrics.Reloaded(true)
@@ -114,21 +118,11 @@ func (s *service) apply(c *config.Config) error {
 	if err != nil {
 		return err
 	}
+	// What counts must know the names before requests bear them.
+	s.configureCounters(c)
 	if err := s.system.Apply(c); err != nil {
 		return err
 	}
-	var routes, limits, upstreams []string
-	for _, r := range c.Routes {
-		routes = append(routes, r.Match)
-	}
-	for _, l := range c.Limits {
-		limits = append(limits, l.Name)
-	}
-	for _, u := range c.Upstreams {
-		upstreams = append(upstreams, u.Name)
-	}
-	s.metrics.Configure(routes, s.system.Limits(), upstreams)
-	s.tally.Configure(limits)
 	s.certs.Store(certs)
 	s.level.Set(logLevel(c.Log.Level))
 	s.access.Store(c.Log.Access)
@@ -137,6 +131,23 @@ func (s *service) apply(c *config.Config) error {
 		s.log.Warn("configuration", "warning", w.String())
 	}
 	return nil
+}
+
+func (s *service) configureCounters(c *config.Config) {
+	var routes, names, upstreams []string
+	var limits []limiter.Status
+	for _, r := range c.Routes {
+		routes = append(routes, r.Match)
+	}
+	for _, l := range c.Limits {
+		names = append(names, l.Name)
+		limits = append(limits, limiter.Status{Name: l.Name, Queue: l.Queue, Key: l.Key.String()})
+	}
+	for _, u := range c.Upstreams {
+		upstreams = append(upstreams, u.Name)
+	}
+	s.metrics.Configure(routes, limits, upstreams)
+	s.tally.Configure(names)
 }
 
 func loadCertificates(c config.TLS) (*tls.Config, error) {

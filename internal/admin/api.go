@@ -18,6 +18,7 @@ type limitJSON struct {
 	Burst     int64             `json:"burst,omitempty"`
 	Queue     *int              `json:"queue,omitempty"`
 	MaxWait   string            `json:"max_wait,omitempty"`
+	MaxPlaces int               `json:"max_in_flight,omitempty"`
 	Limit     int64             `json:"limit,omitempty"`
 	Window    string            `json:"window,omitempty"`
 	Key       string            `json:"key"`
@@ -26,6 +27,7 @@ type limitJSON struct {
 
 	Depth      int           `json:"depth"`
 	OldestWait float64       `json:"oldest_wait_seconds"`
+	InFlight   *int          `json:"in_flight,omitempty"` // where max_in_flight bounds it
 	Keys       int           `json:"keys"`
 	Decisions  decisionsJSON `json:"decisions"`
 }
@@ -49,7 +51,12 @@ func describe(s limiter.Status, d decisionsJSON) limitJSON {
 		l.Limit, l.Window = s.Limit, limiter.FormatDuration(s.Window)
 		return l
 	}
-	l.Rate, l.Burst, l.Queue = s.Rate.String(), s.Burst, &s.Queue
+	if l.Burst, l.Queue = s.Burst, &s.Queue; s.Rate.Count > 0 {
+		l.Rate = s.Rate.String()
+	}
+	if l.MaxPlaces = s.MaxInFlight; s.MaxInFlight > 0 {
+		l.InFlight = &s.InFlight
+	}
 	if s.Queue > 0 {
 		l.MaxWait = limiter.FormatDuration(s.MaxWait)
 	}

@@ -21,7 +21,8 @@ var _ proxy.Observer = (*Tally)(nil)
 
 // reasons are those with which a limit rejects.
 var reasons = [...]limiter.Reason{
-	limiter.ReasonLimit, limiter.ReasonQueueFull, limiter.ReasonMaxWait, limiter.ReasonMissingKey, limiter.ReasonShutdown,
+	limiter.ReasonLimit, limiter.ReasonQueueFull, limiter.ReasonMaxWait, limiter.ReasonMissingKey,
+	limiter.ReasonPaused, limiter.ReasonShutdown,
 }
 
 type count struct {

@@ -22,9 +22,21 @@ type System struct {
 	Proxy *proxy.Proxy
 
 	store  *limiter.Memory
-	alarms *shaping.Alarms
-	apply  sync.Mutex // held while a configuration is applied
+	alarms *shaping.Alarms // nil: timers of the runtime
+	apply  sync.Mutex      // held while a configuration is applied
 	now    atomic.Pointer[generation]
+}
+
+// KeepAlarms has the queues that are made from now on be woken as exactly as the
+// machine allows, which takes a descriptor and a goroutine until Close. It must
+// be called before the first Apply.
+func (s *System) KeepAlarms() error {
+	alarms, err := shaping.NewAlarms()
+	if err != nil {
+		return err
+	}
+	s.alarms = alarms
+	return nil
 }
 
 // A generation is what one configuration made.
@@ -40,10 +52,9 @@ type limit struct {
 	routes []string
 }
 
-// New returns a System that serves nothing yet. The alarms of its queues are
-// kept by alarms; nil: by timers of the runtime.
-func New(observe proxy.Observer, log *slog.Logger, alarms *shaping.Alarms) *System {
-	s := &System{Proxy: proxy.New(observe, log), store: limiter.NewMemory(), alarms: alarms}
+// New returns a System that serves nothing yet. It must be closed.
+func New(observe proxy.Observer, log *slog.Logger) *System {
+	s := &System{Proxy: proxy.New(observe, log), store: limiter.NewMemory()}
 	s.now.Store(&generation{})
 	return s
 }
@@ -280,9 +291,11 @@ func (s *System) Upstreams() []proxy.UpstreamStatus {
 	return all
 }
 
-// Close gives idle connections to upstreams back.
+// Close gives idle connections to upstreams back, and ends the alarms. Requests
+// that wait still must be cut by their contexts.
 func (s *System) Close() {
 	for _, u := range s.now.Load().upstreams {
 		u.Close()
 	}
+	_ = s.alarms.Close() // a descriptor of our own, which cannot fail to close
 }

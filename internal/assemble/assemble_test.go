@@ -49,7 +49,7 @@ upstream = "u"
 
 func newSystem(t *testing.T) *System {
 	t.Helper()
-	s := New(proxy.Observers{}, slog.New(slog.DiscardHandler), nil)
+	s := New(proxy.Observers{}, slog.New(slog.DiscardHandler))
 	t.Cleanup(s.Close)
 	return s
 }

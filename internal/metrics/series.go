@@ -92,7 +92,9 @@ func (m *Metrics) limitSeries(l limiter.Status) *limitSeries {
 		s.queued = counter(limiter.OutcomeQueued, limiter.ReasonNone)
 		s.gone = counter(limiter.OutcomeGone, limiter.ReasonClientGone)
 		s.wait = m.queueWait.WithLabelValues(l.Name)
-		reasons = []limiter.Reason{limiter.ReasonQueueFull, limiter.ReasonMaxWait, limiter.ReasonShutdown}
+		reasons = []limiter.Reason{
+			limiter.ReasonQueueFull, limiter.ReasonMaxWait, limiter.ReasonPaused, limiter.ReasonShutdown,
+		}
 	}
 	if l.Key != "global" {
 		reasons = append(reasons, limiter.ReasonMissingKey)
