@@ -78,11 +78,11 @@ func TestReadmeIsComplete(t *testing.T) {
 
 	for _, r := range []limiter.Reason{
 		limiter.ReasonLimit, limiter.ReasonQueueFull, limiter.ReasonMaxWait,
-		limiter.ReasonMissingKey, limiter.ReasonShutdown, limiter.ReasonClientGone,
+		limiter.ReasonMissingKey, limiter.ReasonPaused, limiter.ReasonShutdown, limiter.ReasonClientGone,
 	} {
 		wanted["reason"] = append(wanted["reason"], string(r))
 	}
-	for _, a := range limiter.Algorithms {
+	for _, a := range append([]limiter.Algorithm{limiter.Concurrency}, limiter.Algorithms...) {
 		wanted["algorithm"] = append(wanted["algorithm"], string(a))
 	}
 	for _, d := range []proxy.Dialect{
