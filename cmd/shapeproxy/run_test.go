@@ -230,9 +230,7 @@ func TestStopServesWhoWaits(t *testing.T) {
 	up := serveUpstream(t, func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "hello") })
 	slow := strings.NewReplacer("20/s", "1/h", "queue = 100", "queue = 100\nmax_wait = \"100d\"").Replace(configOf(up, ""))
 	p := start(t, slow)
-	if r := get(t, p.admin+"/readyz"); r.status != 200 {
-		t.Fatalf("readyz: %+v", r)
-	}
+	until(t, "readyz 200", func() bool { return get(t, p.admin+"/readyz").status == 200 })
 	replies := p.fill(t, 10)
 	p.write(t, configOf(up, ""))
 	p.signal(t, syscall.SIGHUP)
