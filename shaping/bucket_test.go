@@ -93,7 +93,7 @@ func TestArrivalNeedsNoTimer(t *testing.T) {
 		if ended(w2) {
 			t.Fatal("too early")
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		if !ended(w2) || ended(w3) {
 			t.Fatal("the next leaves an interval after the schedule that the stall has set")
@@ -121,7 +121,7 @@ func TestEarlyWakeUp(t *testing.T) {
 		if ended(w) {
 			t.Fatal("left 1 ns early")
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		if d, err := b.wait(context.Background(), w); err != nil || !d.Allowed || d.Waited != time.Second {
 			t.Fatalf("%+v, %v", d, err)
@@ -144,7 +144,7 @@ func TestAdoptWithLateTimer(t *testing.T) {
 			time.Sleep(3 * time.Second)
 			b.adopt(newBucket(t, rate, 3).rules)
 			synctest.Wait()
-			time.Sleep(1) // a timer for now needs the clock to move
+			time.Sleep(time.Nanosecond) // a timer for now needs the clock to move
 			synctest.Wait()
 			if !ended(w1) || ended(w2) {
 				t.Fatalf("%s: ended %v, %v", rate, ended(w1), ended(w2))
