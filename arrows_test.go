@@ -35,6 +35,7 @@ var arrows = map[string][]string{
 
 	// What only tests import.
 	"limiter/limitertest":       {"limiter"},
+	"internal/ledger":           {"limiter"},
 	"internal/testdeps":         nil,
 	"internal/testdeps/missing": {"internal/testdeps"},
 }

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/shapeproxy/shapeproxy/internal/ledger"
 )
 
 // answerTime bounds how long an answer may take, waiting included.
@@ -134,15 +136,13 @@ func (r request) head() string {
 		body = "name=value"
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s %s %s\r\nHost: %s\r\n", r.method, r.target, r.proto, r.host())
+	fmt.Fprintf(&b, "%s %s %s\r\nHost: %s\r\n", r.method, r.target, r.proto, ledger.Host(r.id))
 	fmt.Fprintf(&b, "X-Forwarded-For: %s\r\nX-Request-Id: %d\r\n", r.client, r.id)
 	if body != "" {
 		fmt.Fprintf(&b, "Content-Length: %d\r\n", len(body))
 	}
 	return b.String() + "\r\n" + body
 }
-
-func (r request) host() string { return fmt.Sprintf("r%d.example.com", r.id) }
 
 // refusal reads the problem that a refusal carries. HEAD has no body, so its
 // reason stays unknown ("?").

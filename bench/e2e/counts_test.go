@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"text/tabwriter"
+
+	"github.com/shapeproxy/shapeproxy/internal/ledger"
 )
 
 // A verdict is what one limit said, in the words of
@@ -26,7 +28,7 @@ var (
 )
 
 // verdict is what the last limit asked said, by the proxy's log.
-func (d departure) verdict() verdict {
+func verdictOf(d ledger.Line) verdict {
 	switch {
 	case d.Policy != "" && d.Departed.IsZero():
 		return verdict{d.Policy, "rejected", d.Reason}
@@ -57,7 +59,7 @@ func (out *outcome) checkCounts(t *testing.T, reload bool) {
 		}
 	}
 	for id, p := range out.proxy {
-		v := p.verdict()
+		v := verdictOf(p)
 		proxy[v]++
 		if _, arrived := out.nginx[id]; arrived {
 			nginx[v]++
@@ -67,9 +69,9 @@ func (out *outcome) checkCounts(t *testing.T, reload bool) {
 	nginx[agreed] = len(out.nginx) - nginx[limited]
 	departed := proxy[admitted] + proxy[queued]
 	counted := func(v verdict) int {
-		return sum(out.metrics["shapeproxy_limit_decisions_total"], "limit", v.limit, "decision", v.decision, "reason", v.reason)
+		return out.metrics.Sum("shapeproxy_limit_decisions_total", "limit", v.limit, "decision", v.decision, "reason", v.reason)
 	}
-	answered := sum(out.metrics["shapeproxy_requests_total"])
+	answered := out.metrics.Sum("shapeproxy_requests_total")
 	// The limit let them go and counted that, but their clients left before
 	// they were sent.
 	unsent := counted(admitted) + counted(queued) - departed
@@ -120,7 +122,7 @@ func (out *outcome) checkCounts(t *testing.T, reload bool) {
 	if others := len(out.proxy) - departed - proxy[limited] - proxy[full] - proxy[tooLong] - proxy[gone]; others != 0 {
 		t.Errorf("%d requests have another decision than those in the table", others)
 	}
-	if reload && sum(out.metrics["shapeproxy_config_last_reload_successful"]) != 1 {
+	if reload && out.metrics.Sum("shapeproxy_config_last_reload_successful") != 1 {
 		t.Error("the reload failed")
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/shapeproxy/shapeproxy/bench/rig"
+	"github.com/shapeproxy/shapeproxy/internal/ledger"
 	"github.com/shapeproxy/shapeproxy/internal/testdeps"
 	"github.com/shapeproxy/shapeproxy/limiter"
 )
@@ -86,7 +87,7 @@ func (out *outcome) checkEach(t *testing.T, requests []request) {
 			}
 		case a.status != p.Status || a.reason != p.Reason || a.policy != p.Policy:
 			fail(r, "answered %d %q by %q, logged %d %q by %q", a.status, a.reason, a.policy, p.Status, p.Reason, p.Policy)
-		case arrived && n.status != p.UpstreamStatus:
+		case arrived && n.status != int(p.UpstreamStatus):
 			fail(r, "nginx answered %d, the proxy logged %d", n.status, p.UpstreamStatus)
 		case a.body != p.Sent:
 			fail(r, "%d bytes of body arrived, the proxy logged %d", a.body, p.Sent)
@@ -144,7 +145,7 @@ func (out *outcome) checkPromise(t *testing.T) {
 	slices.Sort(delays)
 	largest := delays[len(delays)-1]
 
-	atProxy, atNginx := slack(departed, rate), slack(arrived, rate)
+	atProxy, atNginx := ledger.Slack(departed, rate, 1), ledger.Slack(arrived, rate, 1)
 	t.Logf("departures by the proxy's log: %v of the %v slack used", atProxy, catchUp)
 	if atProxy > catchUp {
 		t.Errorf("the departures break the promise: more than %s × (t + %v) + 1 in some interval; %v of slack would be needed", queueRate, catchUp, atProxy)

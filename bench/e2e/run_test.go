@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/shapeproxy/shapeproxy/bench/rig"
+	"github.com/shapeproxy/shapeproxy/internal/ledger"
 )
 
 // The limits are chosen so that every decision occurs: the log offers about
@@ -65,9 +66,9 @@ type outcome struct {
 	opened  int      // connections from the clients
 	late    time.Duration
 	took    time.Duration
-	proxy   map[int]departure
+	proxy   map[int]ledger.Line
 	nginx   map[int]arrival
-	metrics map[string][]sample
+	metrics ledger.Metrics
 }
 
 // run sends the requests through the proxy to nginx and collects what each
@@ -116,11 +117,11 @@ func run(t *testing.T, program string, requests []request, reload bool) outcome 
 
 	// A client has its answer a moment before the proxy has counted it.
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		out.metrics, err = metrics(admin)
+		out.metrics, err = ledger.Scrape(admin)
 		if err != nil {
 			t.Fatalf("%v; the end of the proxy's log:\n%s", err, tail(proxy.Output()))
 		}
-		if sum(out.metrics["shapeproxy_requests_total"]) >= len(requests) || time.Now().After(deadline) {
+		if out.metrics.Sum("shapeproxy_requests_total") >= len(requests) || time.Now().After(deadline) {
 			break
 		}
 	}
@@ -130,7 +131,7 @@ func run(t *testing.T, program string, requests []request, reload bool) outcome 
 	if err := nginx.Stop(); err != nil {
 		t.Errorf("nginx: %v\n%s", err, tail(nginx.Output()))
 	}
-	out.proxy, err = readProxyLog(proxy.Output())
+	out.proxy, err = ledger.ReadLog(proxy.Output())
 	must(err)
 	access, err := os.Open(filepath.Join(dir, "access.log"))
 	must(err)

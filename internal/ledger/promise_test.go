@@ -1,4 +1,4 @@
-package e2e
+package ledger
 
 import (
 	"math/rand/v2"
@@ -13,20 +13,23 @@ func TestSlack(t *testing.T) {
 	hundred, _ := limiter.NewRate(100, time.Second) // one each 10 ms
 	seven, _ := limiter.NewRate(7, time.Minute)
 	tests := []struct {
-		name string
-		rate limiter.Rate
-		ms   []float64
-		want time.Duration
+		name  string
+		rate  limiter.Rate
+		burst int64
+		ms    []float64
+		want  time.Duration
 	}{
-		{"none", hundred, nil, 0},
-		{"one", hundred, []float64{5}, 0},
-		{"on schedule", hundred, []float64{0, 10, 20, 30}, 0},
-		{"one late, the next on schedule", hundred, []float64{0, 11.5, 20, 30}, 1500 * time.Microsecond},
-		{"late and caught up over two", hundred, []float64{0, 12, 21, 30}, 2 * time.Millisecond},
-		{"pause saves nothing", hundred, []float64{0, 1000, 1001}, 9 * time.Millisecond},
-		{"unsorted", hundred, []float64{20, 0, 10}, 0},
-		{"two at once", hundred, []float64{0, 0}, 10 * time.Millisecond},
-		{"a rate of no whole interval", seven, []float64{0, 60_000. / 7}, 1}, // 0.4 ns early after rounding
+		{"none", hundred, 1, nil, 0},
+		{"one", hundred, 1, []float64{5}, 0},
+		{"on schedule", hundred, 1, []float64{0, 10, 20, 30}, 0},
+		{"one late, the next on schedule", hundred, 1, []float64{0, 11.5, 20, 30}, 1500 * time.Microsecond},
+		{"late and caught up over two", hundred, 1, []float64{0, 12, 21, 30}, 2 * time.Millisecond},
+		{"pause saves nothing", hundred, 1, []float64{0, 1000, 1001}, 9 * time.Millisecond},
+		{"unsorted", hundred, 1, []float64{20, 0, 10}, 0},
+		{"two at once", hundred, 1, []float64{0, 0}, 10 * time.Millisecond},
+		{"a burst", hundred, 3, []float64{0, 0, 0, 10}, 0},
+		{"more than a burst", hundred, 3, []float64{0, 0, 0, 0, 10}, 10 * time.Millisecond},
+		{"a rate of no whole interval", seven, 1, []float64{0, 60_000. / 7}, 1}, // 0.4 ns early after rounding
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -34,8 +37,8 @@ func TestSlack(t *testing.T) {
 			for _, ms := range tt.ms {
 				instants = append(instants, time.Unix(0, int64(ms*1e6)))
 			}
-			if got := slack(instants, tt.rate); got != tt.want {
-				t.Errorf("slack = %v, want %v", got, tt.want)
+			if got := Slack(instants, tt.rate, tt.burst); got != tt.want {
+				t.Errorf("Slack = %v, want %v", got, tt.want)
 			}
 		})
 	}
@@ -54,7 +57,7 @@ func TestSlackAgainstEveryPair(t *testing.T) {
 			instants = append(instants, time.Unix(0, at))
 		}
 		random.Shuffle(len(instants), func(i, j int) { instants[i], instants[j] = instants[j], instants[i] })
-		s := slack(slices.Clone(instants), rate)
+		s := Slack(slices.Clone(instants), rate, 1)
 		slices.SortFunc(instants, time.Time.Compare)
 		tight := s == 0
 		for i := range instants {

@@ -1,4 +1,4 @@
-package e2e
+package ledger
 
 import (
 	"slices"
@@ -7,14 +7,15 @@ import (
 	"github.com/shapeproxy/shapeproxy/limiter"
 )
 
-// slack is the smallest s for which the instants keep "in any interval of
-// length t at most rate × (t + s) + 1", and zero if they keep it without.
+// Slack is the smallest s for which the instants keep "in any interval of
+// length t at most rate × (t + s) + burst", and zero if they keep it without.
+// It sorts them.
 //
-// For the i-th and the j-th instant that is (j − i)/rate ≤ t(j) − t(i) + s, so
+// For the i-th and the j-th instant that is (j − i + 1 − burst)/rate ≤ t(j) − t(i) + s, so
 // s is the most that k/rate − t(k) grows from any i to any later j, which one
 // pass finds by keeping the least seen so far. Times rate.Count, all is whole
 // numbers and exact.
-func slack(instants []time.Time, rate limiter.Rate) time.Duration {
+func Slack(instants []time.Time, rate limiter.Rate, burst int64) time.Duration {
 	if len(instants) == 0 {
 		return 0
 	}
@@ -26,5 +27,6 @@ func slack(instants []time.Time, rate limiter.Rate) time.Duration {
 		least = min(least, ahead)
 		worst = max(worst, ahead-least)
 	}
+	worst = max(0, worst-(burst-1)*int64(rate.Per))
 	return time.Duration((worst + rate.Count - 1) / rate.Count) // rounded up: never too kind
 }
