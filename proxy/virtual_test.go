@@ -56,7 +56,7 @@ func (p *pipeNet) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 type world struct {
 	*front
 	net      *pipeNet
-	upstream *Upstream
+	upstream *http.Server
 	start    time.Time
 
 	mu       sync.Mutex
@@ -92,7 +92,7 @@ func newWorld(t *testing.T, h http.HandlerFunc, scheme string, change func(*Rout
 		}
 		return &countedConn{Conn: c}, nil
 	}
-	w.upstream = r.Upstream
+	w.upstream = s
 	change(r)
 	w.front = serveOn(t, w.net, &Site{Routes: []*Route{r}})
 	return w
