@@ -141,6 +141,15 @@ func Seconds(d time.Duration) int64 {
 	return max(s, 1)
 }
 
+// serverTiming is the value of a Server-Timing field (W3C Server Timing), in
+// milliseconds: what the request waited in queues, and for the upstream.
+func serverTiming(queue, upstream time.Duration) string {
+	b := append([]byte(nil), "queue;dur="...)
+	b = strconv.AppendFloat(b, float64(queue)/float64(time.Millisecond), 'f', 3, 64)
+	b = append(b, ", upstream;dur="...)
+	return string(strconv.AppendFloat(b, float64(upstream)/float64(time.Millisecond), 'f', 3, 64))
+}
+
 // proxyStatus is the value of a Proxy-Status field (RFC 9209) with an error of
 // its registry. Details may say more; it is text of our own without quotes.
 func proxyStatus(kind, details string) string {

@@ -149,6 +149,8 @@ func (x *exchange) serve() {
 		}
 		x.body.ReadCloser = http.MaxBytesReader(x.w.ResponseWriter, x.body.ReadCloser, most)
 	}
+	// However it ends, a panic included, what it holds is given back.
+	defer func() { x.permit.Release() }()
 	if x.admitted(found) {
 		x.forward()
 	}

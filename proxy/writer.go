@@ -62,6 +62,9 @@ func (a *answer) FlushError() error {
 // finalFields puts the proxy's own fields on the head of an answer.
 func (x *exchange) finalFields(h http.Header) {
 	WriteRateLimit(h, x.site.RateLimitHeaders, x.permit)
+	if x.route != nil && x.route.ServerTiming {
+		h.Add("Server-Timing", serverTiming(x.event.Waited, x.event.UpstreamDuration))
+	}
 	if _, ok := h["Content-Type"]; !ok {
 		h["Content-Type"] = nil // else net/http guesses one from the body
 	}
