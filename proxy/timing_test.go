@@ -59,7 +59,7 @@ func TestPermitIsReleased(t *testing.T) {
 			return p, nil
 		})
 		f := newFront(t, &Site{Routes: []*Route{r}})
-		f.raw(t, "GET "+target+" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+		f.wire(t, "GET "+target+" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
 		f.next(t)
 		f.proxy.Wait()
 		want := 1
