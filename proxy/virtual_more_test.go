@@ -22,8 +22,7 @@ import (
 func TestCase59IdleConnections(t *testing.T) {
 	for _, idle := range []time.Duration{999 * time.Millisecond, time.Second, 1001 * time.Millisecond} {
 		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, nil, "http", func(*Route) {})
-			w.upstream.IdleTimeout = idle
+			w := newWorld(t, nil, "http", func(*Route) {}, func(s *http.Server) { s.IdleTimeout = idle })
 			c := w.client(t, false)
 			for i := range 300 {
 				res, err := c.Post("http://front.test/", "text/plain", strings.NewReader("a small body"))

@@ -55,9 +55,8 @@ func (p *pipeNet) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 // A world is client, proxy and upstream in one bubble.
 type world struct {
 	*front
-	net      *pipeNet
-	upstream *http.Server
-	start    time.Time
+	net   *pipeNet
+	start time.Time
 
 	mu       sync.Mutex
 	arrivals []arrival
@@ -68,8 +67,9 @@ type arrival struct {
 	at   time.Duration
 }
 
-// newWorld puts h behind a route that change may alter.
-func newWorld(t *testing.T, h http.HandlerFunc, scheme string, change func(*Route)) *world {
+// newWorld puts h behind a route that change may alter, on an upstream that
+// server may.
+func newWorld(t *testing.T, h http.HandlerFunc, scheme string, change func(*Route), server ...func(*http.Server)) *world {
 	w := &world{net: newPipeNet(), start: time.Now()}
 	up := newPipeNet()
 	s := &http.Server{Protocols: new(http.Protocols), Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -82,6 +82,9 @@ func newWorld(t *testing.T, h http.HandlerFunc, scheme string, change func(*Rout
 	})}
 	s.Protocols.SetHTTP1(true)
 	s.Protocols.SetUnencryptedHTTP2(true)
+	for _, alter := range server {
+		alter(s)
+	}
 	go s.Serve(up)
 	t.Cleanup(func() { s.Close() })
 	r := route("/", "upstream.test:80", func(o *UpstreamOptions) { o.Scheme = scheme })
@@ -92,7 +95,6 @@ func newWorld(t *testing.T, h http.HandlerFunc, scheme string, change func(*Rout
 		}
 		return &countedConn{Conn: c}, nil
 	}
-	w.upstream = s
 	change(r)
 	w.front = serveOn(t, w.net, &Site{Routes: []*Route{r}})
 	return w
