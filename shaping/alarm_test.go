@@ -234,6 +234,29 @@ func TestBellIsNeverEarly(t *testing.T) {
 	}
 }
 
+// TestAlarmsAreTimers has no bell; this has no timer.
+func TestBellAlone(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("no bell but on Linux")
+	}
+	a := newAlarms(t)
+	a.timer.Stop()
+	a.timer = time.AfterFunc(never, func() {})
+	called := make(chan struct{})
+	var alarm alarm
+	left := 20
+	alarm = a.newAlarm(func() {
+		if left--; left == 0 {
+			close(called)
+			return
+		}
+		alarm.Reset(time.Duration(left%3) * time.Millisecond)
+	})
+	alarm.Reset(time.Millisecond)
+	<-called
+	checkHeap(t, a)
+}
+
 func TestAlarmAtOnceAndNever(t *testing.T) {
 	a := newAlarms(t)
 	called := make(chan string)
@@ -376,6 +399,27 @@ func TestCloseAlarms(t *testing.T) {
 	if n := timerfds(t); n != before {
 		t.Errorf("%d descriptors of timers, %d before", n, before)
 	}
+}
+
+// The same of a wake that the timer called.
+func TestCloseAlarmsWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := virtualAlarms(t)
+		leave := make(chan struct{})
+		a.newAlarm(func() { <-leave }).Reset(0)
+		synctest.Wait()
+		closed := false
+		go func() { a.Close(); closed = true }()
+		synctest.Wait()
+		if closed {
+			t.Error("closed while a wake is at work")
+		}
+		close(leave)
+		synctest.Wait()
+		if !closed {
+			t.Error("not closed when it has returned")
+		}
+	})
 }
 
 // timerfds counts this process's, where they can be seen.
