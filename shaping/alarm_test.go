@@ -3,11 +3,7 @@ package shaping
 import (
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
-	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -200,63 +196,6 @@ func TestAlarmsOrder(t *testing.T) {
 	}
 }
 
-// The bell alone is never early by the clock that queues read, and each
-// expiration rings although nobody reads the descriptor.
-func TestBellIsNeverEarly(t *testing.T) {
-	if runtime.GOOS != "linux" {
-		t.Skip("no bell but on Linux")
-	}
-	base := time.Now()
-	rung := make(chan int64)
-	var expect atomic.Bool
-	b, err := newBell(base, func() {
-		if expect.Load() {
-			rung <- int64(time.Since(base))
-		}
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	settled := make(chan struct{})
-	time.AfterFunc(10*time.Millisecond, func() { close(settled) })
-	<-settled // a first call for nothing is over
-	expect.Store(true)
-	for i := range 300 {
-		at := int64(time.Since(base)) + int64(i)*1000 - 20_000 // the first are past already
-		b.set(at + int64(time.Hour))
-		b.set(at)
-		if got := <-rung; got < at {
-			t.Fatalf("set to %d, rung at %d", at, got)
-		}
-	}
-	if err := b.close(); err != nil {
-		t.Error(err)
-	}
-}
-
-// TestAlarmsAreTimers has no bell; this has no timer.
-func TestBellAlone(t *testing.T) {
-	if runtime.GOOS != "linux" {
-		t.Skip("no bell but on Linux")
-	}
-	a := newAlarms(t)
-	a.timer.Stop()
-	a.timer = time.AfterFunc(never, func() {})
-	called := make(chan struct{})
-	var alarm alarm
-	left := 20
-	alarm = a.newAlarm(func() {
-		if left--; left == 0 {
-			close(called)
-			return
-		}
-		alarm.Reset(time.Duration(left%3) * time.Millisecond)
-	})
-	alarm.Reset(time.Millisecond)
-	<-called
-	checkHeap(t, a)
-}
-
 func TestAlarmAtOnceAndNever(t *testing.T) {
 	a := newAlarms(t)
 	called := make(chan string)
@@ -360,47 +299,6 @@ func TestAlarmsStress(t *testing.T) {
 	checkHeap(t, a)
 }
 
-// Close returns when the wake at work has returned, and then there is no other.
-func TestCloseAlarms(t *testing.T) {
-	before := timerfds(t)
-	a, err := NewAlarms()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var calls atomic.Int64
-	entered, leave := make(chan struct{}), make(chan struct{})
-	working := a.newAlarm(func() { close(entered); <-leave; calls.Add(1) })
-	next := a.newAlarm(func() { calls.Add(100) })
-	far := a.newAlarm(func() { calls.Add(100) })
-	far.Reset(time.Hour)
-	working.Reset(0)
-	<-entered
-	next.Reset(0)
-	closed := make(chan error)
-	go func() { closed <- a.Close() }()
-	for done := false; !done; { // until next is dropped
-		a.mu.Lock()
-		done = a.closed
-		a.mu.Unlock()
-	}
-	close(leave)
-	if err := <-closed; err != nil {
-		t.Error(err)
-	}
-	if next.Reset(0) || far.Reset(0) || next.Stop() || far.Stop() {
-		t.Error("something is set after Close")
-	}
-	if n := calls.Load(); n != 1 {
-		t.Errorf("calls add up to %d, want 1", n)
-	}
-	if err := a.Close(); err != nil {
-		t.Errorf("closed again: %v", err)
-	}
-	if n := timerfds(t); n != before {
-		t.Errorf("%d descriptors of timers, %d before", n, before)
-	}
-}
-
 // The same of a wake that the timer called.
 func TestCloseAlarmsWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -420,18 +318,6 @@ func TestCloseAlarmsWaits(t *testing.T) {
 			t.Error("not closed when it has returned")
 		}
 	})
-}
-
-// timerfds counts this process's, where they can be seen.
-func timerfds(t *testing.T) (n int) {
-	t.Helper()
-	all, _ := filepath.Glob("/proc/self/fd/*")
-	for _, fd := range all {
-		if to, err := os.Readlink(fd); err == nil && strings.Contains(to, "[timerfd]") {
-			n++
-		}
-	}
-	return n
 }
 
 func TestNilAlarms(t *testing.T) {
@@ -454,75 +340,4 @@ func TestNilAlarms(t *testing.T) {
 			t.Error(err)
 		}
 	})
-}
-
-func TestResetAllocatesNothing(t *testing.T) {
-	a := newAlarms(t)
-	alarms := make([]alarm, 1000)
-	for i := range alarms {
-		alarms[i] = a.newAlarm(func() {})
-		alarms[i].Reset(time.Hour)
-	}
-	i := 0
-	if n := testing.AllocsPerRun(1000, func() {
-		i++
-		alarms[i%1000].Stop()
-		alarms[i%1000].Reset(time.Hour - time.Duration(i)*time.Second)
-	}); n != 0 {
-		t.Errorf("%v allocations", n)
-	}
-}
-
-func BenchmarkAlarmReset(b *testing.B) {
-	for kind, a := range kinds(b) {
-		b.Run(kind, func(b *testing.B) {
-			alarms := make([]alarm, 100_000)
-			for i := range alarms {
-				alarms[i] = a.newAlarm(func() {})
-				alarms[i].Reset(time.Hour + time.Duration(i)*time.Millisecond)
-			}
-			i := 0
-			for b.Loop() {
-				i = (i + 7919) % len(alarms)
-				alarms[i].Reset(time.Hour + time.Duration(i*31%len(alarms))*time.Millisecond)
-			}
-			for _, alarm := range alarms {
-				alarm.Stop()
-			}
-		})
-	}
-}
-
-// 100,000 queues at one instant, a waiter in each: how long until the last waiter
-// runs, and how long another queue's that is due 1 ms after them.
-func BenchmarkAlarmsAtOnce(b *testing.B) {
-	for kind, a := range kinds(b) {
-		b.Run(kind, func(b *testing.B) {
-			const n = 100_000
-			var all, other time.Duration
-			for b.Loop() {
-				var out sync.WaitGroup
-				at := time.Now().Add(2 * time.Second)
-				for range n {
-					var mu sync.Mutex
-					done := make(chan struct{})
-					out.Go(func() { <-done })
-					a.newAlarm(func() { mu.Lock(); close(done); mu.Unlock() }).Reset(time.Until(at))
-				}
-				done := make(chan struct{})
-				later := at.Add(time.Millisecond)
-				a.newAlarm(func() { close(done) }).Reset(time.Until(later))
-				<-done
-				other += time.Since(later)
-				out.Wait()
-				all += time.Since(at)
-			}
-			b.ReportMetric(float64(all.Milliseconds())/float64(b.N), "ms/all")
-			b.ReportMetric(float64(other.Milliseconds())/float64(b.N), "ms/other")
-		})
-	}
-}
-
-func kinds(b *testing.B) map[string]*Alarms {
-	return map[string]*Alarms{"timers": nil, "Alarms": newAlarms(b)}
 }
