@@ -1,3 +1,5 @@
+//go:build linux
+
 // Alarms compares the ways for a queue to be woken at an instant:
 //
 //	go run ./bench/alarms [-ways …] [-loads …] [-rates …] [-for 4s] [-rounds 3]

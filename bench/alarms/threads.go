@@ -1,7 +1,11 @@
+//go:build linux
+
 package main
 
 import (
+	"errors"
 	"os"
+	"runtime"
 	"strconv"
 	"syscall"
 	"time"
@@ -32,7 +36,7 @@ func prepared(do func(tid int) error, then alarmFunc) alarmFunc {
 }
 
 // slack asks for the least timer slack; by default the kernel may end a sleep
-// 50 µs late. Only a thread's own can be set by prctl, so this writes to proc.
+// 50 µs late. By prctl(2) a thread sets only its own, so this writes to proc(5).
 func slack(tid int) error {
 	return os.WriteFile("/proc/"+strconv.Itoa(tid)+"/timerslack_ns", []byte("1"), 0)
 }
@@ -62,8 +66,11 @@ func fifo(tid int) error {
 
 func setAttr(tid int, a schedAttr) error {
 	a.size = uint32(unsafe.Sizeof(a))
-	const sysSchedSetattr = 314
-	if _, _, errno := syscall.Syscall(sysSchedSetattr, uintptr(tid), uintptr(unsafe.Pointer(&a)), 0); errno != 0 {
+	call, ok := map[string]uintptr{"amd64": 314, "arm64": 274}[runtime.GOARCH]
+	if !ok {
+		return errors.ErrUnsupported // package syscall does not know its number
+	}
+	if _, _, errno := syscall.Syscall(call, uintptr(tid), uintptr(unsafe.Pointer(&a)), 0); errno != 0 {
 		return os.NewSyscallError("sched_setattr", errno)
 	}
 	return nil
