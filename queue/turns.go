@@ -209,6 +209,31 @@ func (q *Turns[T]) Ahead(class Class, key string, now int64) int {
 	return better + min(q.levels[class].n, q.first(turns))
 }
 
+// UpTo is how many of those who wait at now count as class or better.
+func (q *Turns[T]) UpTo(class Class, now int64) (n int) {
+	q.age(now)
+	for l := range class + 1 {
+		n += q.levels[l].n
+	}
+	return n
+}
+
+// Joined reports whether, of those who wait now, anybody comes to count as class
+// by that instant who does not yet.
+func (q *Turns[T]) Joined(class Class, by int64) bool {
+	if q.Ageing <= 0 {
+		return false
+	}
+	for c := class + 1; c <= Low; c++ {
+		for l := class + 1; l <= c; l++ {
+			if p := q.marks[c][l]; p != nil && p.since+q.Ageing*int64(c-class) <= by {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // first is how many places lie in the first n turns of all flows.
 func (q *Turns[T]) first(n int) int {
 	if n >= len(q.sizes) {

@@ -73,6 +73,33 @@ func (c *Chain) Acquire(ctx context.Context, req limiter.Request) (limiter.Permi
 	return w.passed(), nil
 }
 
+// Look says how things stand for a request, and asks nothing: the decisions are
+// Peeked, and the one that counts is of the limit nearest to exhaustion.
+func (c *Chain) Look(req limiter.Request) limiter.Permit {
+	w := walk{chain: c, req: &req, all: make([]limiter.Decision, len(c.links))}
+	w.look(func(d *limiter.Decision) bool { return true })
+	return w.passed()
+}
+
+// Foresee is how long a request that came now would wait in the queues, as far
+// as that is known; 0 if one of them would refuse it.
+func (c *Chain) Foresee(req limiter.Request) time.Duration {
+	var d time.Duration
+	for i, link := range c.links {
+		if link.Queue == nil || req.Keys[i].Skip || req.Keys[i].Missing {
+			continue
+		}
+		wait, ok := link.Queue.Foresee(Request{
+			Key: req.Keys[i].Value, Class: c.class, Flow: req.Keys[i].Flow, MaxWait: req.Keys[i].MaxWait,
+		})
+		if !ok {
+			return 0
+		}
+		d += wait
+	}
+	return d
+}
+
 // A walk is one request on its way through a Chain.
 type walk struct {
 	chain  *Chain
@@ -81,15 +108,19 @@ type walk struct {
 	held   []limiter.Charge   // what limits in reject mode have been charged
 	at     time.Time          // the instant of those charges
 	places []Grant            // what is held until the request has ended
-	waited bool
+	waited time.Duration      // in the queues behind it
 }
 
 // enter asks link i for a turn. It is not ok if the request goes no further; what
 // it holds is then given back.
 func (w *walk) enter(ctx context.Context, i int) (ok bool, err error) {
 	key := &w.req.Keys[i]
+	patience := key.MaxWait
+	if patience > 0 { // it is the client's, who does not begin anew at each queue
+		patience = max(1, patience-w.waited)
+	}
 	g, err := w.chain.links[i].Queue.Acquire(ctx, Request{
-		Key: key.Value, Gone: w.req.Gone, Class: w.chain.class, Flow: key.Flow, MaxWait: key.MaxWait,
+		Key: key.Value, Gone: w.req.Gone, Class: w.chain.class, Flow: key.Flow, MaxWait: patience,
 	})
 	d := g.Decision
 	if err != nil && errors.Is(context.Cause(ctx), limiter.ErrShutdown) {
@@ -108,7 +139,9 @@ func (w *walk) enter(ctx context.Context, i int) (ok bool, err error) {
 		w.giveBack()
 		return false, nil
 	}
-	w.waited = w.waited || d.Waited > 0 && !d.DryRun
+	if !d.DryRun {
+		w.waited += d.Waited
+	}
 	return true, nil
 }
 
@@ -227,7 +260,7 @@ func (w *walk) refused() limiter.Permit {
 // the limits in reject mode are looked at again, so that the fields tell what
 // is true when the client reads them.
 func (w *walk) passed() limiter.Permit {
-	if w.waited {
+	if w.waited > 0 {
 		w.look(func(d *limiter.Decision) bool { return !d.DryRun })
 	}
 	p := limiter.Permit{All: w.decided()}

@@ -40,8 +40,13 @@ type Line[T any] struct {
 	capacity int
 	maxWait  time.Duration
 	queue    queue.Turns[*Waiter[T]]
-	patience patience[T]
 	left     int // how many have left after waiting, ever
+
+	// Who waits stands in one of these, by when it gives up: on the clock of
+	// Pace.Patience, or if that is its own deadline on the plain one. The client
+	// that set it does not stop its clock for a pause here.
+	patience  heap[T]
+	deadlines heap[T]
 
 	// ghosts is how many places behind the queue are taken by rehearsed
 	// requests. Nobody stands there, so a number is enough, and a dry run
@@ -53,8 +58,8 @@ type Line[T any] struct {
 type Entrant struct {
 	Class queue.Class
 	Flow  string // whoever takes turns; one for all is plain first come, first out
-	// MaxWait is how long this request would wait, if that is less than what
-	// the line allows; 0: no less.
+	// MaxWait is how long this request would wait, if that is no more than what
+	// the line allows; 0: no less. It includes the time of a pause.
 	MaxWait time.Duration
 }
 
@@ -66,9 +71,10 @@ type Waiter[T any] struct {
 
 	entrant Entrant
 	place   queue.Place[*Waiter[T]]
-	until   int64 // on the clock of Pace.Patience
+	until   int64 // when it gives up
+	own     bool  // until is its own deadline
 	left    int   // how many had left when it came
-	index   int   // in patience
+	index   int   // in its heap
 }
 
 // A Verdict is what a Line says to a request that comes.
@@ -118,9 +124,17 @@ func (l *Line[T]) LookFor(now int64, e Entrant) Verdict {
 				v.Reason = limiter.ReasonPaused
 			}
 		}
-		// Its turn would come at the same instant if it came later, as who is
-		// ahead goes on leaving.
-		v.RetryAfter = max(v.RetryAfter, v.Wait-most)
+		// Who stands ahead goes on leaving, so its turn would come at the same
+		// instant if it came later. Not so with other flows: who joins their
+		// turns later joins them at the end as well. But once all who count as
+		// much would be in time, it would be too, whoever goes first.
+		v.RetryAfter = max(v.RetryAfter, l.pace.Wait(now, l.queue.UpTo(e.Class, now)+l.ghosts)-most)
+		if l.queue.Joined(e.Class, addTime(now, int64(v.RetryAfter))) {
+			v.RetryAfter = max(v.RetryAfter, l.pace.Wait(now, depth)-most)
+			if depth >= l.capacity { // nor need there be anybody then who would have to go for it
+				v.RetryAfter = max(v.RetryAfter, l.pace.Wait(now, depth-l.capacity))
+			}
+		}
 	}
 	if v.Reason != limiter.ReasonNone {
 		v.Queued, v.Wait = false, 0
@@ -164,14 +178,24 @@ func (l *Line[T]) Enter(now int64, e Entrant, v T) (verdict Verdict, w, out *Wai
 		out = l.queue.Victim(e.Class, e.Flow, now).Value
 		l.Cancel(out)
 	}
-	w = &Waiter[T]{
-		Value: v, Came: now, Ahead: verdict.Ahead, left: l.left, entrant: e,
-		until: addTime(l.pace.Patience(now), int64(l.longest(e))),
-	}
+	w = &Waiter[T]{Value: v, Came: now, Ahead: verdict.Ahead, left: l.left, entrant: e}
 	w.place.Value = w
 	l.queue.Push(&w.place, e.Class, e.Flow, now)
-	l.patience.push(w)
+	if w.own = e.MaxWait > 0 && e.MaxWait <= l.maxWait; w.own {
+		w.until = addTime(now, int64(e.MaxWait))
+	} else {
+		w.until = addTime(l.pace.Patience(now), int64(l.maxWait))
+	}
+	l.heap(w).push(w)
 	return verdict, w, out
+}
+
+// heap is the one in which w stands.
+func (l *Line[T]) heap(w *Waiter[T]) *heap[T] {
+	if w.own {
+		return &l.deadlines
+	}
+	return &l.patience
 }
 
 // addTime is a + b, or the last instant there is.
@@ -207,7 +231,7 @@ func (l *Line[T]) settle(now int64) {
 		if due > now {
 			return
 		}
-		l.pace.Leave(max(due, l.pace.ready))
+		l.pace.Leave(max(due, l.pace.ready, l.pace.resumed))
 		l.pace.taken--
 		l.ghosts--
 	}
@@ -230,7 +254,14 @@ func (l *Line[T]) Wake(now int64) int64 {
 	if l.queue.Len() == 0 {
 		return Endless
 	}
-	return min(l.pace.Due(now), l.pace.Runs(now, l.patience[0].until))
+	at := l.pace.Due(now)
+	if len(l.patience) > 0 {
+		at = min(at, l.pace.Runs(now, l.patience[0].until))
+	}
+	if len(l.deadlines) > 0 {
+		at = min(at, l.deadlines[0].until)
+	}
+	return at
 }
 
 // Waiting is how many really wait.
@@ -261,7 +292,7 @@ func (l *Line[T]) Leave(now int64) *Waiter[T] {
 		return nil
 	}
 	l.queue.Take(&w.place)
-	l.patience.remove(w)
+	l.heap(w).remove(w)
 	l.pace.Leave(now)
 	l.left++
 	return w
@@ -276,13 +307,18 @@ func (l *Line[T]) Done(now int64) { l.pace.Done(now) }
 // then the pace was lowered or paused, or others have overtaken it, or the
 // places at the upstream were longer in use than anybody could know.
 func (l *Line[T]) Expire(now int64) (*Waiter[T], limiter.Reason) {
-	if len(l.patience) == 0 || l.patience[0].until > l.pace.Patience(now) {
+	var w *Waiter[T]
+	switch {
+	case len(l.patience) > 0 && l.pace.Runs(now, l.patience[0].until) <= now:
+		w = l.patience[0]
+	case len(l.deadlines) > 0 && l.deadlines[0].until <= now:
+		w = l.deadlines[0]
+	default:
 		return nil, limiter.ReasonNone
 	}
-	w := l.patience[0]
 	l.Cancel(w)
 	switch {
-	case l.pace.slowed >= w.Came:
+	case l.pace.slowed >= w.Came, w.own && l.pace.stopped(now, w.Came):
 		return w, limiter.ReasonPaused
 	case l.left-w.left > w.Ahead:
 		return w, limiter.ReasonQueueFull
@@ -297,7 +333,7 @@ func (l *Line[T]) Cancel(w *Waiter[T]) bool {
 	if !l.queue.Remove(&w.place) {
 		return false
 	}
-	l.patience.remove(w)
+	l.heap(w).remove(w)
 	return true
 }
 
@@ -351,6 +387,7 @@ func (l *Line[T]) Idle(now int64) time.Duration {
 // already keeps his own MaxWait.
 func (l *Line[T]) Adopt(now int64, t Terms) {
 	l.settle(now)
+	l.queue.Next(now) // who counts better by now does so by the old Ageing
 	l.pace.Adopt(now, t.Rate, t.Burst, t.MaxInFlight)
 	l.capacity, l.maxWait = t.Queue, t.MaxWait
 	l.queue.Ageing = int64(t.PromoteAfter)
@@ -369,16 +406,16 @@ func (l *Line[T]) Resume(now int64) {
 	l.pace.Resume(now)
 }
 
-// A patience is those who wait, as a heap by the end of their patience.
-type patience[T any] []*Waiter[T]
+// A heap is waiters, who gives up first at the top.
+type heap[T any] []*Waiter[T]
 
-func (h *patience[T]) push(w *Waiter[T]) {
+func (h *heap[T]) push(w *Waiter[T]) {
 	w.index = len(*h)
 	*h = append(*h, w)
 	h.up(w.index)
 }
 
-func (h *patience[T]) remove(w *Waiter[T]) {
+func (h *heap[T]) remove(w *Waiter[T]) {
 	i, last := w.index, len(*h)-1
 	h.swap(i, last)
 	(*h)[last] = nil
@@ -389,12 +426,12 @@ func (h *patience[T]) remove(w *Waiter[T]) {
 	}
 }
 
-func (h patience[T]) swap(i, j int) {
+func (h heap[T]) swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
 	h[i].index, h[j].index = i, j
 }
 
-func (h patience[T]) up(i int) {
+func (h heap[T]) up(i int) {
 	for i > 0 {
 		parent := (i - 1) / 2
 		if h[parent].until <= h[i].until {
@@ -405,7 +442,7 @@ func (h patience[T]) up(i int) {
 	}
 }
 
-func (h patience[T]) down(i int) {
+func (h heap[T]) down(i int) {
 	for {
 		child := 2*i + 1
 		if child >= len(h) {

@@ -34,7 +34,8 @@ type Pace struct {
 	places   int   // how many may be unfinished at once; 0: any number
 	taken    int   // how many are unfinished
 	pause    pause // what an operator has stopped
-	ready    int64 // nothing that waits could have left before, whatever the rate allows
+	ready    int64 // no place was free for what waits before, whatever the rate allows
+	resumed  int64 // when the last pause ended
 	held     int64 // how long pauses and stalls have held up those who wait, in all
 	slowed   int64 // when the pace was last lowered or paused
 }
@@ -55,7 +56,7 @@ func (p *Pace) rated() bool { return p.rate.Count > 0 }
 // if it does not come by itself.
 func (p *Pace) Due(now int64) int64 {
 	p.settle(now)
-	if p.places > 0 && p.taken >= p.places {
+	if p.full() {
 		return Endless
 	}
 	at := int64(math.MinInt64)
@@ -74,39 +75,52 @@ func (p *Pace) Pass(now int64) bool {
 	if p.rated() {
 		p.pass(now)
 	}
+	p.resumed = 0 // nobody waits who waited for that
 	p.taken++
 	return true
 }
 
 // Leave lets out a request that waited; Due must have come. What follows is
-// scheduled from the instant at which it was due, not from now, but at most
-// Slack in the past. So the instants from which the schedule goes on are at
-// least an interval apart while somebody waits, and each lies at most Slack
-// before the real departure: that is the whole proof of the promise. It holds
-// for every burst, as somebody who waits proves that no token was left.
+// scheduled from the instant at which it could have left, not from now, but at
+// most Slack in the past. Each departure is paid for at that instant, as the
+// bucket is then, which lies at most Slack before the real one: that is the
+// whole proof of the promise.
 func (p *Pace) Leave(now int64) {
 	p.settle(now)
 	if p.rated() {
-		at, stalled := p.lagging(now)
-		p.held += stalled
-		p.leave(at)
+		tat, stalled := p.lagging(now)
+		if stalled > 0 {
+			p.held += stalled
+			p.ready = max(p.ready, now-int64(Slack)) // it has been counted
+		}
+		p.tat = p.plus(tat, p.intervals(1))
 	}
 	p.taken++
 }
 
-// lagging is the instant from which the schedule goes on if one that waits
-// leaves at now: that at which it was due, but at most Slack before now. What
-// lies beyond was a stall. A wait for a place, or for the end of a pause, is
-// none: who waited for that was not due before.
-func (p *Pace) lagging(now int64) (at span, stalled int64) {
-	at = p.due(now)
-	if ready := min(p.ready, now); at.ns < ready {
-		at = span{ns: ready}
+// lagging is the schedule's tat as it is for one that waits and leaves at now.
+// Tokens that it could not use for want of a place are there still. What came
+// together before the end of a pause is not, but for one token: it would leave
+// in a bunch. Nor is what would have come together since the instant at which it
+// could have left, beyond Slack: that was a stall.
+func (p *Pace) lagging(now int64) (tat span, stalled int64) {
+	tat = p.paid(now)
+	from := p.due(now)
+	if from.ns < p.resumed {
+		from = span{ns: p.resumed}
+		tat = p.plus(from, p.intervals(p.burst-1))
 	}
-	if oldest := now - int64(Slack); at.ns < oldest {
-		return span{ns: oldest}, oldest - at.ns
+	if from.ns < p.ready {
+		from = span{ns: p.ready}
 	}
-	return at, 0
+	if tat.before(from) {
+		tat = from
+	}
+	if oldest := now - int64(Slack); from.ns < oldest {
+		tat = p.plus(tat, p.minus(span{ns: oldest}, from))
+		stalled = oldest - from.ns
+	}
+	return tat, stalled
 }
 
 // Done gives a place back. Each request that left does it once.
@@ -120,11 +134,16 @@ func (p *Pace) Done(now int64) {
 // Taken is how many requests that left are unfinished.
 func (p *Pace) Taken() int { return p.taken }
 
-// Pause stops departures until that instant, or until Resume for Endless.
+// Pause stops departures until that instant, or until Resume for Endless. It
+// takes the place of a pause that lasts.
 func (p *Pace) Pause(now, until int64) {
 	p.settle(now)
 	if until <= now {
+		p.Resume(now)
 		return
+	}
+	if until >= far {
+		until = Endless
 	}
 	if p.pause.until == 0 {
 		p.pause.from = now
@@ -140,11 +159,21 @@ func (p *Pace) Resume(now int64) {
 	}
 }
 
-// settle takes note of a pause that has ended.
+// settle takes note of a pause that has ended, and of a clock set back: what is
+// yet to come did not make anybody ready.
 func (p *Pace) settle(now int64) {
+	if p.ready > now {
+		p.ready = 0
+	}
+	if p.resumed > now {
+		p.resumed = 0
+	}
+	if p.rated() {
+		p.paid(now)
+	}
 	if p.pause.until != 0 && p.pause.until <= now {
 		p.held += p.pause.until - p.pause.from
-		p.ready = max(p.ready, p.pause.until)
+		p.resumed = max(p.resumed, p.pause.until)
 		p.pause = pause{}
 	}
 }
@@ -153,6 +182,11 @@ func (p *Pace) settle(now int64) {
 func (p *Pace) Paused(now int64) int64 {
 	p.settle(now)
 	return p.pause.until
+}
+
+// stopped reports whether there was a pause since that instant.
+func (p *Pace) stopped(now, since int64) bool {
+	return p.Paused(now) != 0 || p.resumed > since
 }
 
 // Patience is the clock by which the patience of those who wait runs: it stands
@@ -183,19 +217,30 @@ func (p *Pace) Runs(now, patience int64) int64 {
 // pause without end ends now. It is not negative.
 func (p *Pace) Wait(now int64, ahead int) time.Duration {
 	p.settle(now)
-	var from int64 // relative to now, as an instant that far ahead may not be a number
+	var pause int64 // relative to now, as an instant that far ahead may not be a number
 	if p.pause.until != 0 && p.pause.until != Endless {
-		from = p.pause.until - now
+		pause = p.pause.until - now
 	}
 	if !p.rated() {
-		return time.Duration(from)
+		return time.Duration(pause)
 	}
-	at, _ := p.lagging(now)
-	if at.ns -= now; from > 0 && at.ns < from {
-		at = span{ns: from}
+	trial := *p
+	if p.pause.until != 0 {
+		trial.resumed = now
 	}
-	return time.Duration(max(0, p.plus(at, p.intervals(int64(ahead))).ceil()))
+	if p.full() {
+		trial.ready = now
+	}
+	tat, _ := trial.lagging(now)
+	at := p.minus(tat, p.intervals(p.burst-1))
+	if at.ns -= now; pause > 0 && at.ns < pause {
+		at = span{ns: pause}
+	}
+	return time.Duration(max(pause, p.plus(at, p.intervals(int64(ahead))).ceil()))
 }
+
+// full reports whether no place is free.
+func (p *Pace) full() bool { return p.places > 0 && p.taken >= p.places }
 
 // Free is how many requests could go at now, one right after the other, if
 // nobody waits; and the time until it is one more, which is zero when it is
@@ -235,10 +280,10 @@ func (p *Pace) Settled(now int64, ahead int) time.Duration {
 // next has to wait until enough are free.
 func (p *Pace) Adopt(now int64, rate limiter.Rate, burst int64, places int) {
 	p.settle(now)
-	if slower(rate, p.rate) || p.places == 0 && places > 0 || places > 0 && places < p.places {
+	if slower(rate, p.rate) || rate.Count > 0 && p.rated() && burst < p.burst || p.places == 0 && places > 0 || places > 0 && places < p.places {
 		p.slowed = now
 	}
-	if p.places > 0 && p.taken >= p.places {
+	if p.full() {
 		p.ready = max(p.ready, now) // a place may have become free by this
 	}
 	p.places = places

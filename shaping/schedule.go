@@ -36,11 +36,6 @@ func (p *schedule) pass(now int64) {
 	p.tat = p.plus(tat, p.intervals(1))
 }
 
-// leave notes that one left who waited and was due at that instant. What follows
-// is scheduled from there. The tokens of a stall are not saved up: somebody
-// who waits proves that there are none.
-func (p *schedule) leave(at span) { p.tat = p.plus(at, p.intervals(p.burst)) }
-
 // free is how many requests could go at now, one right after the other, if
 // nobody waits; and the time until it is one more, which is zero when it is
 // the whole burst.
@@ -170,8 +165,12 @@ func (s span) ceil() int64 {
 	return s.ns
 }
 
+func (s span) before(t span) bool {
+	return s.ns < t.ns || s.ns == t.ns && s.frac < t.frac
+}
+
 func (s span) min(t span) span {
-	if t.ns < s.ns || t.ns == s.ns && t.frac < s.frac {
+	if t.before(s) {
 		return t
 	}
 	return s

@@ -245,14 +245,20 @@ func (s *Shaper) lock(key string) *bucket {
 		if p, ok = shard.Put(h, s.clock.now()); !ok {
 			return nil
 		}
-		r := s.rules.Load()
-		*p = &bucket{shaper: s, rules: r, line: NewLine[turn](r.terms())}
-		if r.pausedUntil != 0 {
-			(*p).line.Pause(s.clock.now(), r.pausedUntil)
-		}
+		*p = s.newBucket()
 	}
 	b := *p
 	b.mu.Lock()
+	return b
+}
+
+// newBucket is the bucket of a key that is not known.
+func (s *Shaper) newBucket() *bucket {
+	r := s.rules.Load()
+	b := &bucket{shaper: s, rules: r, line: NewLine[turn](r.terms())}
+	if r.pausedUntil != 0 {
+		b.line.Pause(s.clock.now(), r.pausedUntil)
+	}
 	return b
 }
 
@@ -275,9 +281,25 @@ func (s *Shaper) Peek(key string) limiter.Decision {
 	if p := shard.Get(h); p != nil {
 		return (*p).peek()
 	}
-	d := s.rules.Load().decision(s.clock.at(s.clock.now()))
-	d.Allowed, d.Remaining, d.Peeked = true, d.Limit, true
-	return d
+	return s.newBucket().peek()
+}
+
+// Foresee is how long req would wait if it came now, as far as that is known: a
+// wait for places is not. It is not ok if the request would be refused. In a dry
+// run nobody waits.
+func (s *Shaper) Foresee(req Request) (wait time.Duration, ok bool) {
+	shard, h := s.lines.Shard(req.Key)
+	shard.Lock()
+	defer shard.Unlock()
+	p := shard.Get(h)
+	if p == nil || s.rules.Load().DryRun {
+		return 0, true
+	}
+	b := *p
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	v := b.line.LookFor(b.now(), req.entrant())
+	return v.Wait, v.Reason == limiter.ReasonNone
 }
 
 // Adopt goes on under another policy: all lines at one instant, nobody who
