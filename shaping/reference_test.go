@@ -1,0 +1,565 @@
+package shaping_test
+
+import (
+	"math"
+	"math/big"
+	"slices"
+	"time"
+
+	"github.com/shapeproxy/shapeproxy/limiter"
+	"github.com/shapeproxy/shapeproxy/queue"
+	"github.com/shapeproxy/shapeproxy/shaping"
+)
+
+// A ref is a whole line in its slow and obvious form: a list of everybody, a
+// bucket that is a fraction of tokens at an instant, and for each class that
+// somebody counts as, the flows in the order of their turns.
+type ref struct {
+	terms shaping.Terms
+
+	// How many tokens the bucket held at an instant. It holds one more each
+	// interval, up to the burst.
+	tokens, at *big.Rat
+
+	taken     int   // places
+	placeFrom int64 // since when a place was free that had not been
+	pauseFrom int64
+	paused    int64 // until when; 0: not
+	resumed   int64 // when the last pause ended
+	excused   int64 // the time that counts as nobody's waiting, in all
+	slowed    int64
+
+	all   []*refWaiter
+	turns [3][]string      // flows by level
+	since map[string]int64 // when, in numbers of changes, a flow came to hold what it holds
+	moves int64
+	left  int
+}
+
+type refWaiter struct {
+	id      int
+	e       shaping.Entrant
+	level   queue.Class
+	came    int64
+	excused int64 // what was excused when it came
+	longest int64
+	own     bool // longest is the client's own time, which no operator stops
+	ahead   int
+	left    int
+}
+
+func newRef(t shaping.Terms) *ref {
+	return &ref{terms: t, tokens: rat(t.Burst), at: rat(0), slowed: math.MinInt64, since: map[string]int64{}}
+}
+
+func rat(n int64) *big.Rat          { return new(big.Rat).SetInt64(n) }
+func add(a, b *big.Rat) *big.Rat    { return new(big.Rat).Add(a, b) }
+func sub(a, b *big.Rat) *big.Rat    { return new(big.Rat).Sub(a, b) }
+func mul(a, b *big.Rat) *big.Rat    { return new(big.Rat).Mul(a, b) }
+func later(a, b *big.Rat) *big.Rat  { return pickRat(a, b, 1) }
+func lesser(a, b *big.Rat) *big.Rat { return pickRat(a, b, -1) }
+
+func pickRat(a, b *big.Rat, sign int) *big.Rat {
+	if a.Cmp(b) == sign {
+		return a
+	}
+	return b
+}
+
+func floor(r *big.Rat) int64 { return new(big.Int).Div(r.Num(), r.Denom()).Int64() }
+func ceil(r *big.Rat) int64  { return -floor(new(big.Rat).Neg(r)) }
+
+func (m *ref) rated() bool { return m.terms.Rate.Count > 0 }
+
+func (m *ref) interval() *big.Rat {
+	return big.NewRat(int64(m.terms.Rate.Per), m.terms.Rate.Count)
+}
+
+// level is how many tokens there are at an instant.
+func (m *ref) level(at *big.Rat) *big.Rat {
+	grown := new(big.Rat).Quo(sub(at, m.at), m.interval())
+	return lesser(rat(m.terms.Burst), add(m.tokens, grown))
+}
+
+// whole is the instant at which there are n tokens, or were last fewer.
+func (m *ref) whole(n int64) *big.Rat {
+	return add(m.at, mul(sub(rat(n), m.tokens), m.interval()))
+}
+
+// look takes note of the time: a pause that has ended, a clock set back by so
+// much that the bucket would owe, and who has come to count better.
+func (m *ref) look(now int64) {
+	if m.placeFrom > now {
+		m.placeFrom = 0
+	}
+	if m.resumed > now {
+		m.resumed = 0
+	}
+	if m.paused != 0 && m.paused <= now {
+		m.excused += m.paused - m.pauseFrom
+		m.resumed = max(m.resumed, m.paused)
+		m.paused = 0
+	}
+	if m.rated() && m.level(rat(now)).Sign() < 0 {
+		m.tokens, m.at = rat(0), rat(now)
+	}
+	for m.terms.PromoteAfter > 0 {
+		var next *refWaiter
+		var first int64
+		for _, w := range m.all {
+			at := w.came + int64(m.terms.PromoteAfter)*int64(w.e.Class-w.level+1)
+			if w.level > queue.High && m.first(w) && at <= now && (next == nil || at < first) {
+				next, first = w, at
+			}
+		}
+		if next == nil {
+			return
+		}
+		next.level--
+		m.tidy()
+	}
+}
+
+// tidy lets flows join and leave the turns of each level.
+func (m *ref) tidy() {
+	for l := range m.turns {
+		m.turns[l] = slices.DeleteFunc(m.turns[l], func(flow string) bool {
+			return !slices.ContainsFunc(m.all, func(w *refWaiter) bool { return w.level == queue.Class(l) && w.e.Flow == flow })
+		})
+		for _, w := range m.all {
+			if w.level == queue.Class(l) && !slices.Contains(m.turns[l], w.e.Flow) {
+				m.turns[l] = append(m.turns[l], w.e.Flow)
+			}
+		}
+	}
+}
+
+func (m *ref) full() bool { return m.terms.MaxInFlight > 0 && m.taken >= m.terms.MaxInFlight }
+
+// due is the first nanosecond at which one may leave.
+func (m *ref) due(now int64) int64 {
+	m.look(now)
+	switch {
+	case m.full():
+		return shaping.Endless
+	case m.paused != 0:
+		if m.rated() {
+			return max(m.paused, ceil(m.whole(1)))
+		}
+		return m.paused
+	case m.rated():
+		return ceil(m.whole(1))
+	}
+	return math.MinInt64
+}
+
+// serve is the bucket as it is for one who waited and leaves at now: at which
+// instant it counts as leaving, which is at most Slack ago, and how many tokens
+// there were then. What it could not use for lack of a place is still there;
+// what came together before a pause ended, or while the machine stood still
+// beyond Slack, is not.
+func (m *ref) serve(now int64) (tokens, at *big.Rat, stalled int64) {
+	tokens, at = m.tokens, m.at
+	from := m.whole(1)
+	if r := rat(m.resumed); from.Cmp(r) < 0 {
+		from, tokens, at = r, rat(1), r
+	}
+	from = later(from, rat(m.placeFrom))
+	trial := &ref{terms: m.terms, tokens: tokens, at: at}
+	tokens = trial.level(from)
+	if oldest := rat(now - int64(shaping.Slack)); from.Cmp(oldest) < 0 {
+		return tokens, oldest, now - int64(shaping.Slack) - floor(from)
+	}
+	return tokens, from, 0
+}
+
+// wait is how long one would wait with that many ahead.
+func (m *ref) wait(now int64, ahead int) time.Duration {
+	m.look(now)
+	trial, begin := *m, now
+	if m.paused != 0 {
+		if m.paused != shaping.Endless {
+			begin = m.paused
+		}
+		trial.resumed = begin
+	}
+	if m.full() {
+		trial.placeFrom = begin
+	}
+	if !m.rated() {
+		return time.Duration(begin - now)
+	}
+	trial.tokens, trial.at, _ = trial.serve(begin)
+	return time.Duration(max(begin, ceil(trial.whole(int64(ahead)+1))) - now)
+}
+
+// clock is the time that counts as waiting.
+func (m *ref) clock(now int64) int64 {
+	if m.paused != 0 {
+		now = m.pauseFrom
+	}
+	return now - m.excused
+}
+
+func (m *ref) holds(flow string) (n int) {
+	for _, w := range m.all {
+		if w.e.Flow == flow {
+			n++
+		}
+	}
+	return n
+}
+
+func (m *ref) flows() (flows []string) {
+	for _, w := range m.all {
+		if !slices.Contains(flows, w.e.Flow) {
+			flows = append(flows, w.e.Flow)
+		}
+	}
+	return flows
+}
+
+// ahead is all of a better class, and of the same at most as many as stand in
+// the first turns of all flows.
+func (m *ref) ahead(e shaping.Entrant) int {
+	better, same, turns := 0, 0, 0
+	for _, w := range m.all {
+		if w.level < e.Class {
+			better++
+		}
+		if w.level == e.Class {
+			same++
+		}
+	}
+	for _, flow := range m.flows() {
+		turns += min(m.holds(flow), m.holds(e.Flow)+1)
+	}
+	return better + min(same, turns)
+}
+
+// really lets everybody out before a newcomer, and counts.
+func (m *ref) really(e shaping.Entrant) int {
+	trial := &ref{all: slices.Clone(m.all), since: map[string]int64{}}
+	for l := range m.turns {
+		trial.turns[l] = slices.Clone(m.turns[l])
+	}
+	me := &refWaiter{e: e, level: e.Class}
+	trial.all = append(trial.all, me)
+	trial.tidy()
+	for n := 0; ; n++ {
+		w := trial.next()
+		if w == me {
+			return n
+		}
+		trial.take(w)
+	}
+}
+
+func (m *ref) victim(e shaping.Entrant) *refWaiter {
+	for l := queue.Low; l > e.Class; l-- {
+		for _, w := range slices.Backward(m.all) {
+			if w.level == l {
+				return w
+			}
+		}
+	}
+	most := 0
+	flows := m.flows()
+	for _, flow := range flows {
+		most = max(most, m.holds(flow))
+	}
+	if most < m.holds(e.Flow)+2 {
+		return nil
+	}
+	slices.SortFunc(flows, func(a, b string) int { return int(m.since[a] - m.since[b]) })
+	for _, flow := range flows {
+		for _, w := range slices.Backward(m.all) {
+			if w.e.Flow == flow && w.level == e.Class && m.holds(flow) == most {
+				return w
+			}
+		}
+	}
+	return nil
+}
+
+func (m *ref) longest(e shaping.Entrant) int64 {
+	if e.MaxWait > 0 && e.MaxWait < m.terms.MaxWait {
+		return int64(e.MaxWait)
+	}
+	return int64(m.terms.MaxWait)
+}
+
+// verdict is what a newcomer is told.
+func (m *ref) verdict(now int64, e shaping.Entrant) shaping.Verdict {
+	m.look(now)
+	if len(m.all) == 0 && m.due(now) <= now {
+		return shaping.Verdict{}
+	}
+	v := shaping.Verdict{Queued: true, Ahead: m.ahead(e)}
+	v.Wait = m.wait(now, v.Ahead)
+	most := time.Duration(m.longest(e))
+	if over := len(m.all) - m.terms.Queue; over >= 0 && m.victim(e) == nil {
+		v.Reason, v.RetryAfter = limiter.ReasonQueueFull, m.wait(now, over)
+	}
+	if v.Wait > most {
+		if v.Reason == "" {
+			v.Reason = limiter.ReasonMaxWait
+			if m.paused != 0 && v.Wait-time.Duration(m.paused-now) <= most {
+				v.Reason = limiter.ReasonPaused
+			}
+		}
+		// By then all who count as much are in time, whoever of them goes first;
+		// and if others come to count as much by then, all who wait.
+		v.RetryAfter = max(v.RetryAfter, m.wait(now, m.upTo(e.Class))-most)
+		if m.joined(now+int64(v.RetryAfter), e.Class) {
+			v.RetryAfter = max(v.RetryAfter, m.wait(now, len(m.all))-most)
+			if over := len(m.all) - m.terms.Queue; over >= 0 {
+				v.RetryAfter = max(v.RetryAfter, m.wait(now, over))
+			}
+		}
+	}
+	if v.Reason != "" {
+		v.Queued, v.Wait, v.RetryAfter = false, 0, max(1, v.RetryAfter)
+	}
+	return v
+}
+
+// first reports whether w came first of its class and level. Of those the first
+// to come is the first to count better, though the clock was set back since.
+func (m *ref) first(w *refWaiter) bool {
+	i := slices.IndexFunc(m.all, func(o *refWaiter) bool { return o.e.Class == w.e.Class && o.level == w.level })
+	return m.all[i] == w
+}
+
+// upTo is how many count as class or better.
+func (m *ref) upTo(class queue.Class) (n int) {
+	for _, w := range m.all {
+		if w.level <= class {
+			n++
+		}
+	}
+	return n
+}
+
+// joined reports whether others come to count as class by that instant.
+func (m *ref) joined(at int64, class queue.Class) bool {
+	return m.terms.PromoteAfter > 0 && slices.ContainsFunc(m.all, func(w *refWaiter) bool {
+		return w.level > class && m.first(w) && w.came+int64(m.terms.PromoteAfter)*int64(w.e.Class-class) <= at
+	})
+}
+
+// enter is a request that comes.
+func (m *ref) enter(now int64, e shaping.Entrant, id int) (v shaping.Verdict, out *refWaiter) {
+	v = m.verdict(now, e)
+	switch {
+	case v.Reason != "":
+		return v, nil
+	case !v.Queued:
+		if m.rated() {
+			m.tokens, m.at = sub(m.level(rat(now)), rat(1)), rat(now)
+		}
+		m.resumed = 0
+		m.taken++
+		return v, nil
+	}
+	if len(m.all) >= m.terms.Queue {
+		out = m.victim(e)
+		m.remove(out)
+	}
+	longest := m.longest(e)
+	m.all = append(m.all, &refWaiter{
+		id: id, e: e, level: e.Class, came: now, excused: m.clock(now), ahead: v.Ahead, left: m.left,
+		longest: longest, own: e.MaxWait > 0 && e.MaxWait <= m.terms.MaxWait,
+	})
+	m.changed(e.Flow)
+	return v, out
+}
+
+func (m *ref) changed(flow string) {
+	m.moves++
+	m.since[flow] = m.moves
+	m.tidy()
+}
+
+func (m *ref) remove(w *refWaiter) bool {
+	i := slices.Index(m.all, w)
+	if i < 0 {
+		return false
+	}
+	m.all = slices.Delete(slices.Clone(m.all), i, i+1)
+	m.changed(w.e.Flow)
+	return true
+}
+
+// take removes one whose flow has had its turn.
+func (m *ref) take(w *refWaiter) {
+	m.remove(w)
+	if i := slices.Index(m.turns[w.level], w.e.Flow); i >= 0 {
+		m.turns[w.level] = append(slices.Delete(slices.Clone(m.turns[w.level]), i, i+1), w.e.Flow)
+	}
+}
+
+func (m *ref) next() *refWaiter {
+	for l, flows := range m.turns {
+		for _, w := range m.all {
+			if len(flows) > 0 && w.level == queue.Class(l) && w.e.Flow == flows[0] {
+				return w
+			}
+		}
+	}
+	return nil
+}
+
+// leave lets one out who is due.
+func (m *ref) leave(now int64) *refWaiter {
+	m.look(now)
+	w := m.next()
+	if w == nil || m.due(now) > now {
+		return nil
+	}
+	m.take(w)
+	m.left++
+	m.taken++
+	if m.rated() {
+		tokens, at, stalled := m.serve(now)
+		m.tokens, m.at = sub(tokens, rat(1)), at
+		m.excused += stalled
+		if stalled > 0 {
+			m.placeFrom = max(m.placeFrom, now-int64(shaping.Slack))
+		}
+	}
+	return w
+}
+
+// ends is when w's patience does, by what is known at now.
+func (m *ref) ends(now int64, w *refWaiter) int64 {
+	switch {
+	case w.own:
+		return w.came + w.longest
+	case m.paused == shaping.Endless:
+		return shaping.Endless
+	case m.paused != 0:
+		return m.paused + w.longest - (m.clock(now) - w.excused)
+	}
+	return now + w.longest - (m.clock(now) - w.excused)
+}
+
+// expire takes out one who has waited for as long as it may.
+func (m *ref) expire(now int64) (*refWaiter, limiter.Reason) {
+	m.look(now)
+	for _, w := range m.all {
+		if m.ends(now, w) > now {
+			continue
+		}
+		m.remove(w)
+		switch {
+		case m.slowed >= w.came, w.own && (m.paused != 0 || m.resumed > w.came):
+			return w, limiter.ReasonPaused
+		case m.left-w.left > w.ahead:
+			return w, limiter.ReasonQueueFull
+		}
+		return w, limiter.ReasonMaxWait
+	}
+	return nil, ""
+}
+
+func (m *ref) wake(now int64) int64 {
+	if len(m.all) == 0 {
+		return shaping.Endless
+	}
+	at := m.due(now)
+	for _, w := range m.all {
+		at = min(at, m.ends(now, w))
+	}
+	return at
+}
+
+func (m *ref) done(now int64) {
+	if m.terms.MaxInFlight > 0 && m.taken == m.terms.MaxInFlight {
+		m.placeFrom = max(m.placeFrom, now)
+	}
+	m.taken--
+}
+
+func (m *ref) pause(now, until int64) {
+	if until <= now {
+		m.resume(now)
+		return
+	}
+	m.look(now)
+	if m.paused == 0 {
+		m.pauseFrom = now
+	}
+	m.paused, m.slowed = until, now
+}
+
+func (m *ref) resume(now int64) {
+	m.look(now)
+	if m.paused != 0 {
+		m.paused = now
+		m.look(now)
+	}
+}
+
+func (m *ref) adopt(now int64, t shaping.Terms) {
+	m.look(now)
+	old := m.terms
+	slower := func(was, is *big.Rat) bool { return is != nil && (was == nil || is.Cmp(was) < 0) }
+	perNS := func(r limiter.Rate) *big.Rat {
+		if r.Count == 0 {
+			return nil
+		}
+		return big.NewRat(r.Count, int64(r.Per))
+	}
+	if slower(perNS(old.Rate), perNS(t.Rate)) || old.Rate.Count > 0 && t.Rate.Count > 0 && t.Burst < old.Burst ||
+		t.MaxInFlight > 0 && (old.MaxInFlight == 0 || t.MaxInFlight < old.MaxInFlight) {
+		m.slowed = now
+	}
+	if m.full() {
+		m.placeFrom = max(m.placeFrom, now)
+	}
+	var tokens *big.Rat
+	if old.Rate.Count > 0 {
+		tokens = m.level(rat(now))
+	}
+	m.terms = t
+	switch {
+	case !m.rated():
+	case tokens == nil: // a new bucket is full
+		m.tokens, m.at = rat(t.Burst), rat(0)
+	case old.Rate != t.Rate || old.Burst != t.Burst:
+		// A begun token is kept in the units of the new schedule, of which an
+		// interval has Per.
+		n := rat(floor(tokens))
+		begun := rat(floor(mul(sub(tokens, n), rat(int64(t.Rate.Per)))))
+		tokens = add(n, begun.Quo(begun, rat(int64(t.Rate.Per))))
+		m.tokens, m.at = lesser(tokens, rat(t.Burst)), rat(now)
+	}
+}
+
+// alone is how a newcomer would fare that comes so much later, if nobody else
+// does and nothing else happens.
+func (m *ref) alone(now int64, d time.Duration, e shaping.Entrant) (v shaping.Verdict, expired bool) {
+	trial := *m
+	trial.all, trial.since = nil, map[string]int64{}
+	for _, w := range m.all {
+		c := *w
+		trial.all = append(trial.all, &c)
+	}
+	for l := range m.turns {
+		trial.turns[l] = slices.Clone(m.turns[l])
+	}
+	for at := now; at <= now+int64(d); at = max(at, trial.wake(at)) {
+		if w := trial.leave(at); w != nil {
+			continue
+		}
+		if w, _ := trial.expire(at); w != nil {
+			expired = true
+			continue
+		}
+		if trial.wake(at) <= at {
+			panic("nothing to do, and no time to wait for")
+		}
+	}
+	return trial.verdict(now+int64(d), e), expired
+}
