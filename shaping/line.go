@@ -120,7 +120,7 @@ func (l *Line[T]) LookFor(now int64, e Entrant) Verdict {
 	if most := l.longest(e); v.Wait > most {
 		if v.Reason == limiter.ReasonNone {
 			v.Reason = limiter.ReasonMaxWait
-			if until := l.pace.Paused(now); until != 0 && v.Wait-time.Duration(until-now) <= most {
+			if until := l.pace.Paused(now); until != 0 && until != Endless && v.Wait-time.Duration(until-now) <= most {
 				v.Reason = limiter.ReasonPaused
 			}
 		}

@@ -304,7 +304,7 @@ func (m *ref) verdict(now int64, e shaping.Entrant) shaping.Verdict {
 	if v.Wait > most {
 		if v.Reason == "" {
 			v.Reason = limiter.ReasonMaxWait
-			if m.paused != 0 && v.Wait-time.Duration(m.paused-now) <= most {
+			if m.paused != 0 && m.paused != shaping.Endless && v.Wait-time.Duration(m.paused-now) <= most {
 				v.Reason = limiter.ReasonPaused
 			}
 		}
