@@ -11,13 +11,14 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"os"
 	"strings"
 	"time"
 )
 
 // answerTime bounds how long a client that stays waits for its answer.
-const answerTime = time.Minute
+const answerTime = 20 * time.Second
 
 // frameTime is how long the reset of an HTTP/2 stream may take to be sent, read
 // and understood on a machine that is not stalled.
@@ -66,6 +67,16 @@ type Ask struct {
 	Patience time.Duration
 	// HalfClose: it leaves by closing its sending side only, and reads on.
 	HalfClose bool
+	// Cut: the upstream breaks off its answer, so that the client has to get a
+	// broken one.
+	Cut bool
+}
+
+func (a Ask) patience() time.Duration {
+	if a.Patience > 0 {
+		return a.Patience
+	}
+	return answerTime
 }
 
 func (a Ask) method() string {
@@ -103,7 +114,6 @@ func (c *Client) exchange(r *Request, a Ask) {
 	if c.tls != nil {
 		rw = tls.Client(conn, c.tls)
 	}
-	// The handshake is no part of anybody's patience.
 	var head strings.Builder
 	fmt.Fprintf(&head, "%s %s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n", a.method(), a.Path, r.Host())
 	for _, field := range a.Header {
@@ -117,12 +127,8 @@ func (c *Client) exchange(r *Request, a Ask) {
 		r.Break(fmt.Errorf("writing: %w", err))
 		return
 	}
-	r.Sent = c.ledger.Now()
-	patience := answerTime
-	if a.Patience > 0 {
-		patience = a.Patience
-	}
-	rw.SetReadDeadline(time.Now().Add(patience))
+	r.sent()
+	rw.SetReadDeadline(time.Now().Add(a.patience()))
 	if a.Body > 0 {
 		// On its own, as a proxy that lets the request wait does not read it.
 		wrote := make(chan struct{})
@@ -140,12 +146,20 @@ func (c *Client) exchange(r *Request, a Ask) {
 		err = r.read(answer)
 	}
 	switch {
+	case err == nil && a.Cut:
+		r.Break(errors.New("the upstream broke its answer off, and it came as if it were whole"))
 	case err == nil:
+	case errors.Is(err, io.ErrUnexpectedEOF) && a.Cut:
+		r.cut()
 	case a.Patience == 0 || !errors.Is(err, os.ErrDeadlineExceeded):
 		r.Break(fmt.Errorf("reading: %w", err))
 	case a.HalfClose:
 		rw.CloseWrite()
-		r.Leave(0)
+		if c.tls != nil {
+			r.Leave(frameTime) // an alert, of which the kernel knows nothing
+		} else {
+			r.Leave(0)
+		}
 		// What comes now, if anything, is for nobody. That the connection ends
 		// is part of the account.
 		rw.SetReadDeadline(time.Now().Add(answerTime))
@@ -163,12 +177,13 @@ func (c *Client) stream(r *Request, a Ask) {
 	if c.tls != nil {
 		scheme = "https"
 	}
-	patience := answerTime
-	if a.Patience > 0 {
-		patience = a.Patience
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
+	// The connection and its handshake are no part of anybody's patience.
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: func() {
+		r.sent()
+		time.AfterFunc(a.patience(), cancel)
+	}})
 	var body io.Reader
 	if a.Body > 0 {
 		body = bytes.NewReader(make([]byte, a.Body))

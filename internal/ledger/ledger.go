@@ -36,7 +36,8 @@ const (
 	Open     End = iota // it has not
 	Answered            // with a whole answer
 	Left                // the client left
-	Broken              // neither: the answer was cut, or could not be read
+	Cut                 // as the upstream had to break its answer off, and the client could see that
+	Broken              // none of these: the answer was cut, or could not be read
 )
 
 // A Request is one request as its client saw it. What is in it may be read once
@@ -83,6 +84,12 @@ func (l *Ledger) Requests() []*Request {
 // Host names the request on its way.
 func (r *Request) Host() string { return Host(r.ID) }
 
+func (r *Request) sent() {
+	r.ledger.mu.Lock()
+	defer r.ledger.mu.Unlock()
+	r.Sent = r.ledger.Now()
+}
+
 // Answer ends the request with a whole answer.
 func (r *Request) Answer(status int, reason, retryAfter string) {
 	r.end(Answered, func() { r.Status, r.Reason, r.RetryAfter = status, reason, retryAfter })
@@ -90,6 +97,8 @@ func (r *Request) Answer(status int, reason, retryAfter string) {
 
 // Leave ends the request by the client's leaving, which has just been done.
 func (r *Request) Leave(unseen time.Duration) { r.end(Left, func() { r.Unseen = unseen }) }
+
+func (r *Request) cut() { r.end(Cut, func() {}) }
 
 // Break ends the request in a way that must not be.
 func (r *Request) Break(err error) { r.end(Broken, func() { r.Err = err }) }

@@ -134,8 +134,9 @@ func (s *Stalls) During(from, to time.Time) time.Duration {
 		d += stall.overlap(from, to)
 	}
 	for _, delay := range s.delays {
-		// When within the look it was is not known.
-		if delay.overlap(from, to) > 0 {
+		// When within the look it was is not known. What is below Notable, the
+		// schedule makes up for.
+		if delay.d > Notable && delay.overlap(from, to) > 0 {
 			d += delay.d
 		}
 	}
