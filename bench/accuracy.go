@@ -12,8 +12,13 @@ import (
 	"time"
 )
 
-// crowd is how many requests come at once.
-const crowd = 500
+const (
+	// crowd is how many requests come at once.
+	crowd = 500
+	// settled is how many are left out of the long-run rate: they arrive while
+	// the rest of the crowd is still connecting, and the first ones late.
+	settled = 50
+)
 
 // accuracy sends a crowd of requests at once into a queue and looks at the gaps
 // between their arrivals at the upstream.
@@ -89,11 +94,10 @@ limits = ["crowd"]
 			for k := 1; k < crowd; k++ {
 				off = append(off, milliseconds((arrivals[k].Sub(arrivals[k-1]) - interval).Abs()))
 			}
-			measured := float64(crowd-1) / arrivals[crowd-1].Sub(arrivals[0]).Seconds()
 			side.median = append(side.median, median(off))
 			side.p99 = append(side.p99, quantile(off, 0.99))
 			side.max = append(side.max, slices.Max(off))
-			side.rate = append(side.rate, 100*(measured/float64(rate)-1))
+			side.rate = append(side.rate, 100*(slope(arrivals[settled:])/float64(rate)-1))
 		}
 	}
 
@@ -107,6 +111,18 @@ limits = ["crowd"]
 	table(rows...)
 	fmt.Println()
 	return nil
+}
+
+// slope is the rate of the arrivals, in requests a second, by the line of least
+// squares through their instants: one late arrival at an end barely turns it.
+func slope(arrivals []time.Time) float64 {
+	n := float64(len(arrivals))
+	var sumT, sumTT, sumTK, sumK float64
+	for k, at := range arrivals {
+		t, k := at.Sub(arrivals[0]).Seconds(), float64(k)
+		sumT, sumTT, sumTK, sumK = sumT+t, sumTT+t*t, sumTK+t*k, sumK+k
+	}
+	return (n*sumTK - sumT*sumK) / (n*sumTT - sumT*sumT)
 }
 
 // sendCrowd opens all connections, writes one request on each, and only then
