@@ -61,8 +61,8 @@ bench-peers: ## departures, processor time and resends, beside NGINX and a plain
 	go run ./bench resend
 
 .PHONY: e2e
-e2e: ## a real access log through the proxy to a real nginx
-	E2E=full go test -count=1 -v ./bench/e2e
+e2e: ## a real access log through the proxy to a real nginx, and every request to account
+	E2E=full go test -count=1 -v -p 1 ./bench/e2e ./bench/ledger
 
 .PHONY: check
 check: lint race e2e ## all that must hold before a change is sent

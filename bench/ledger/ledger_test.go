@@ -77,6 +77,7 @@ var rows struct {
 func report(t *testing.T, f ledger.Findings, stalls *ledger.Stalls) {
 	t.Logf("%+v; %v", f, stalls)
 	_, name, _ := strings.Cut(t.Name(), "/scenarios/")
+	name = strings.ReplaceAll(name, "_", " ")
 	count := func(n int) string { return fmt.Sprint(n) }
 	ms := func(d time.Duration) string { return fmt.Sprintf("%.2f", d.Seconds()*1000) }
 	share := func(x float64) string { return fmt.Sprintf("%.3f", 100*max(0, x)) }

@@ -37,6 +37,7 @@ var scenarios = []scenario{
 	{"max_in_flight, upstream breaks", true, broken},
 	{"max_in_flight, a third leaves", false, wakeUps},
 	{"h2c uploads, one at a time", false, uploads},
+	{"places, refused by a later limit", false, refusedLater},
 	{"concurrency with queue", false, concurrency},
 	{"concurrency without", false, concurrencyAlone},
 	{"WebSockets closed by either side", false, sockets},

@@ -113,6 +113,33 @@ func uploads(t *testing.T) {
 	s.finish(terms)
 }
 
+// refusedLater has places that are taken by requests which a later limit then
+// refuses.
+func refusedLater(t *testing.T) {
+	s := raise(t, play{limits: `
+[limit.places]
+algorithm = "concurrency"
+max_in_flight = 60
+[limit.lane]
+algorithm = "concurrency"
+max_in_flight = 60
+queue = 10
+[limit.q]
+algorithm = "leaky-bucket"
+rate = "50/s"
+queue = 3
+[[route]]
+match = "/"
+upstream = "up"
+limits = ["places", "lane", "q"]
+`})
+	s.stream(s.clients(false), 3*time.Millisecond, time.Second, plain)
+	f := s.finish(terms("50/s", "queue_full"))
+	if f.Refused < 200 {
+		t.Errorf("%d were refused, fewer than places that could have been lost", f.Refused)
+	}
+}
+
 // concurrency has no rate: the next goes when a place is free.
 func concurrency(t *testing.T) {
 	s := raise(t, play{
