@@ -26,8 +26,9 @@ type turn struct {
 	gone func() bool
 	done chan struct{} // closed when the end stands
 
-	decision limiter.Decision
-	err      error
+	// decision is made when the waiting ends: it would be most of what a waiter
+	// takes of memory.
+	decision *limiter.Decision
 }
 
 // arrive puts a request to the line. With a Waiter, wait tells the decision.
@@ -55,11 +56,15 @@ func (b *bucket) wait(ctx context.Context, w *Waiter[turn]) (limiter.Decision, e
 	case <-w.Value.done:
 	case <-ctx.Done():
 		if b.giveUp(w) {
-			return w.Value.decision, context.Cause(ctx)
+			return *w.Value.decision, context.Cause(ctx)
 		}
 	}
-	d, err := w.Value.decision, w.Value.err
-	if d.Allowed && ctx.Err() != nil {
+	d := *w.Value.decision
+	var err error
+	switch {
+	case d.Reason == limiter.ReasonClientGone:
+		err = limiter.ErrClientGone
+	case d.Allowed && ctx.Err() != nil:
 		// The grant came first. The departure is used all the same: handed on
 		// to the next, it would be made by now later than the schedule knows,
 		// and by more than Slack that breaks the promise about any interval.
@@ -112,7 +117,6 @@ func (b *bucket) serveLocked(now int64) {
 		if w.Value.gone != nil && w.Value.gone() {
 			b.line.Cancel(w) // and the same departure is the next one's
 			b.endLocked(w, now, limiter.ReasonClientGone)
-			w.Value.err = limiter.ErrClientGone
 			close(w.Value.done)
 			continue
 		}
@@ -144,7 +148,7 @@ func (b *bucket) armLocked(now int64) {
 // it, with the time after which there is room for another like it.
 func (b *bucket) refuseLocked(w *Waiter[turn], now int64, why limiter.Reason) {
 	b.endLocked(w, now, why)
-	d := &w.Value.decision
+	d := w.Value.decision
 	d.RetryAfter = max(1, b.line.LookFor(now, w.entrant).RetryAfter)
 	d.ResetAfter = min(d.ResetAfter, d.RetryAfter)
 	close(w.Value.done)
@@ -156,7 +160,7 @@ func (b *bucket) endLocked(w *Waiter[turn], now int64, reason limiter.Reason) {
 	d.Allowed, d.Reason = reason == limiter.ReasonNone, reason
 	d.Queued, d.Waited, d.Ahead = true, time.Duration(now-w.Came), w.Ahead
 	d.DryRun = false // it did wait, whatever the limit has become meanwhile
-	w.Value.decision = d
+	w.Value.decision = &d
 }
 
 // decide is the decision about a request that does not wait.
