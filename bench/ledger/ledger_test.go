@@ -32,12 +32,17 @@ func TestLedger(t *testing.T) {
 	t.Run("scenarios", func(t *testing.T) {
 		for _, s := range scenarios {
 			if full || s.quick {
-				t.Run(s.name, s.run)
+				t.Run(s.name, func(t *testing.T) {
+					names.Store(t.Name(), s.name)
+					s.run(t)
+				})
 			}
 		}
 	})
 	t.Logf("in %.0f s\n%s", time.Since(began).Seconds(), table())
 }
+
+var names sync.Map // of scenarios by those of tests, in which spaces are underscores
 
 var built struct {
 	once    sync.Once
@@ -76,15 +81,14 @@ var rows struct {
 // report adds a row to the table.
 func report(t *testing.T, f ledger.Findings, stalls *ledger.Stalls) {
 	t.Logf("%+v; %v", f, stalls)
-	_, name, _ := strings.Cut(t.Name(), "/scenarios/")
-	name = strings.ReplaceAll(name, "_", " ")
+	name, _ := names.Load(t.Name())
 	count := func(n int) string { return fmt.Sprint(n) }
 	ms := func(d time.Duration) string { return fmt.Sprintf("%.2f", d.Seconds()*1000) }
 	share := func(x float64) string { return fmt.Sprintf("%.3f", 100*max(0, x)) }
 	rows.Lock()
 	defer rows.Unlock()
 	rows.cells = append(rows.cells, []string{
-		name, count(f.Requests), count(f.Served), count(f.Refused), count(f.Left), count(f.Arrived),
+		name.(string), count(f.Requests), count(f.Served), count(f.Refused), count(f.Left), count(f.Arrived),
 		ms(f.Departures), ms(f.Late), ms(max(0, f.Idle)), share(f.Behind), share(f.Net), ms(stalls.Longest()), count(len(f.Problems)),
 	})
 }

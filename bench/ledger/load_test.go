@@ -18,7 +18,6 @@ import (
 
 var scenarios = []scenario{
 	{"overload", true, overload},
-	{"order", false, order},
 	{"reload every 20 ms", false, reloads},
 	{"SIGTERM, all served", true, drained},
 	{"SIGTERM, time over", true, cut},
@@ -42,6 +41,7 @@ var scenarios = []scenario{
 	{"concurrency without", false, concurrencyAlone},
 	{"WebSockets closed by either side", false, sockets},
 	{"priority", false, priority},
+	{"order", false, order},
 	{"deadlines", false, deadlines},
 	{"SIGSTOP for 3 s", false, standstill},
 	{"fair_by, one floods", false, flood},
@@ -67,6 +67,7 @@ func overload(t *testing.T) {
 // order sends requests one after the other, over HTTP/1 connections and as
 // streams of one HTTP/2 connection.
 func order(t *testing.T) {
+	t.Parallel()
 	s := raise(t, play{limits: queue("80/s", 300, "")})
 	s.stream(s.clients(false), 10*time.Millisecond, time.Second, func(int) ledger.Ask { return ledger.Ask{Flow: "HTTP/1"} })
 	c := s.clients(true)

@@ -73,6 +73,7 @@ func flood(t *testing.T) {
 // deadlines has 30 wait two seconds in all, and those come who say how long they
 // would.
 func deadlines(t *testing.T) {
+	t.Parallel()
 	s := raise(t, play{limits: queue("15/s", 100, `deadline_header = "Request-Timeout"`)})
 	c := s.clients(false)
 	s.crowd(c, 31, plain)
