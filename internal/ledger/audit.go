@@ -260,6 +260,10 @@ func (a *audit) rate() {
 	}
 }
 
+// reading is how long the proxy may take to read a request's head and put it in
+// the queue, on a machine that is not stalled.
+const reading = 20 * time.Millisecond
+
 // order finds who was overtaken: by the line's own times, exactly, and by the
 // clients', as far as one was surely sent before the other.
 func (a *audit) order() {
@@ -271,7 +275,6 @@ func (a *audit) order() {
 			groups[g] = append(groups[g], r)
 		}
 	}
-	margin := 20*time.Millisecond + a.stalls.Longest()
 	departed := func(r *Request) time.Time { return a.proxy.Log[r.ID].Departed }
 	for _, waited := range groups {
 		a.inOrder(waited, "came", departed, func(r *Request) (time.Time, time.Time) {
@@ -280,7 +283,8 @@ func (a *audit) order() {
 			return came.Add(time.Microsecond), came
 		})
 		a.inOrder(waited, "was sent", departed, func(r *Request) (time.Time, time.Time) {
-			return r.Sent.Add(margin), r.Began
+			// When it is surely read: a stall may be of its goroutine alone.
+			return r.Sent.Add(reading + a.stalls.Longest() + a.stalls.During(r.Sent, r.Sent.Add(longRun))), r.Began
 		})
 	}
 }
@@ -288,32 +292,28 @@ func (a *audit) order() {
 // inOrder wants that of two requests, if one is over by the time when the other
 // begins, it also departs first.
 func (a *audit) inOrder(rs []*Request, what string, departed func(*Request) time.Time, times func(*Request) (over, begins time.Time)) {
-	byBegin, byOver := slices.Clone(rs), slices.Clone(rs)
-	slices.SortFunc(byBegin, func(x, y *Request) int {
-		_, bx := times(x)
-		_, by := times(y)
-		return bx.Compare(by)
-	})
-	slices.SortFunc(byOver, func(x, y *Request) int {
-		ox, _ := times(x)
-		oy, _ := times(y)
-		return ox.Compare(oy)
-	})
-	var last *Request // of those that are over, the one that departs last
+	type entry struct {
+		id                     int
+		begins, over, departed time.Time
+	}
+	var byBegin []entry
+	for _, r := range rs {
+		over, begins := times(r)
+		byBegin = append(byBegin, entry{r.ID, begins, over, departed(r)})
+	}
+	byOver := slices.Clone(byBegin)
+	slices.SortFunc(byBegin, func(x, y entry) int { return x.begins.Compare(y.begins) })
+	slices.SortFunc(byOver, func(x, y entry) int { return x.over.Compare(y.over) })
+	var last entry // of those that are over, the one that departs last
 	next := 0
-	for _, r := range byBegin {
-		_, begins := times(r)
-		for ; next < len(byOver); next++ {
-			over, _ := times(byOver[next])
-			if !over.Before(begins) {
-				break
-			}
-			if last == nil || departed(byOver[next]).After(departed(last)) {
+	for _, e := range byBegin {
+		for ; next < len(byOver) && byOver[next].over.Before(e.begins); next++ {
+			if byOver[next].departed.After(last.departed) {
 				last = byOver[next]
 			}
 		}
-		if last != nil && departed(r).Before(departed(last)) {
-			a.problem("order", "request %d %s before request %d and left after it", last.ID, what, r.ID)
+		if e.departed.Before(last.departed) {
+			a.problem("order", "request %d %s before request %d and left after it", last.id, what, e.id)
 		}
 	}
 }
