@@ -1,40 +1,111 @@
 // Package shaping holds requests back until they may go: the queue form of the
-// token and the leaky bucket.
+// token and the leaky bucket, and places at the upstream.
 //
-// Where package limiter refuses what is too much, a [Shaper] lets it wait, first
-// in first out, and releases each request when the rate allows. Two numbers
-// describe it. Burst is how many may go at once after a quiet time; Queue is
-// how many may wait after that. With a burst of 1 it is a leaky bucket: one
-// request leaves each 1/rate, however they arrive.
+// Where package limiter refuses what is too much, a [Shaper] lets it wait and
+// releases each request when the rate allows and a place is free. Burst is how
+// many may go at once after a quiet time, Queue how many may wait after that,
+// MaxInFlight how many that went may be unfinished. With a burst of 1 it is a
+// leaky bucket: one request leaves each 1/rate, however they arrive.
 //
 // # What it promises
 //
-//   - In any interval of length t, at most rate × (t + 2 ms) + burst requests
-//     are released, whatever the arrivals, cancellations, late timers and
-//     changes of the limit (then at the greatest of its rates and bursts). The
-//     2 ms are [Slack].
-//   - While somebody waits, exactly the rate is released in the long run. A
-//     timer that is late by less than Slack is made up for; after a longer
-//     stall of the machine the schedule goes on from now, and what became due
-//     meanwhile does not leave in a bunch.
-//   - Who came first leaves first. Who gives up leaves the queue at that moment,
-//     those behind move up, and nobody leaves earlier than the rate allows.
-//   - Nobody waits longer than MaxWait, give or take what the timer is late:
-//     the wait is known on arrival, and who would have to wait longer is refused
-//     then, with the time after which trying again is worth it. (Lowering the
-//     rate makes those wait longer who wait already; they are not refused.)
-//   - Every request ends in exactly one way: released, refused, or gone. One that
-//     is released as its client leaves has used its turn and ends as gone.
-//   - Memory is bounded by MaxKeys, and by those who wait.
+//  1. Never more than the rate. In any interval of length t, at most
+//     rate × (t + 2 ms) + burst requests are released, whatever the arrivals,
+//     cancellations, late timers, stalls of the machine, pauses and changes of
+//     the limit (then at the greatest of its rates and bursts). The 2 ms are
+//     [Slack]. Nor are more than MaxInFlight unfinished, but for those that were
+//     let go when it was more.
+//  2. Never idle in vain. While somebody waits, the rate allows, a place is free
+//     and no pause lasts, somebody leaves: at that instant, as far as the timer
+//     is in time. One that is late by less than Slack is made up for, so that
+//     the long-run rate is exactly the configured one.
+//  3. Order. Within a class and a flow, who came first leaves first. A better
+//     class goes before, and flows of one class take turns; see [queue.Turns].
+//     Who gives up leaves the queue at that moment, those behind move up, and
+//     nobody leaves earlier than the rate allows.
+//  4. One end. Every request is released, or refused with a reason, or gone, and
+//     exactly one of these. One that is released as its client leaves has used
+//     its turn and ends as gone. Its place comes back by [Grant.Release],
+//     whatever became of it.
+//  5. Bounded. No more than Queue wait, nobody longer than MaxWait, nobody past
+//     its own deadline. The wait is predicted on arrival, and who would have to
+//     wait longer is refused then and not after having waited. RetryAfter is
+//     true: who comes then, and is alone, is let in, if places are free in time;
+//     with one class and one flow not a nanosecond earlier. Memory is bounded by MaxKeys, and by those who
+//     wait.
 //
-// What it does not promise: that a released request arrives at its destination
-// at that spacing, or that the one before has ended. It shapes the outflow of
-// this process.
+// # What it does not promise, and why
+//
+// After a stall of more than Slack the schedule goes on from now. What became
+// due meanwhile does not leave in a bunch, so it is lost to the long-run rate;
+// and those who wait are not made to pay for it: the stall does not count as
+// waiting. Likewise what waits at the end of a pause goes on at the pace, and
+// the tokens from before the pause are not for those who waited in it.
+//
+// A request that was let into the queue is refused later only for these reasons:
+//
+//   - Put out (queue_full). The queue was full, and one came that has more right
+//     to a place: of a better class than the newest of the lowest, or of a flow
+//     that holds at least two places less than the one that holds most.
+//   - Overtaken (queue_full). So many of a better class, or of flows that had
+//     none waiting, went before it that MaxWait is over.
+//   - Slowed down (paused). Rate, burst or places were lowered after it came, or
+//     its own deadline passed during a pause.
+//   - No place (max_wait). How long others hold their places cannot be foreseen,
+//     so the prediction takes places to be free in time.
+//   - Its own deadline passed while the machine stalled (max_wait).
+//
+// Lowering Queue puts nobody out: more than Queue wait until the rest has left.
+// A change of MaxWait is for those who come after it. Without places, a key may
+// be forgotten while a request is unfinished, which then is not counted.
+//
+// A pause by an operator does not count towards MaxWait. Who comes during one
+// with an end is refused if it would have to wait for longer than MaxWait, pause
+// included; one without end is taken to end now, as nobody knows better, and
+// RetryAfter is too early if it does not. A client's own deadline does not stop
+// for any pause: it does not stop where the client is.
+//
+// # Classes and turns
+//
+// With PromoteAfter set, no class is starved. A waiter of class Low counts as
+// Normal after PromoteAfter and as High after 2 × PromoteAfter. So newcomers
+// overtake it for that long at most. From then on it stands before everybody
+// who came after it, of whatever class, and waits for no more departures than
+// there are waiters who came before it. With flows it is its flow's turns among
+// the High ones that it waits for.
+//
+// Turns between flows bound the wait of a client whatever others do: one that
+// has nobody waiting leaves after at most one turn of each other flow of its
+// class, so with n flows n intervals, and its k-th waiter after k × n. They
+// bound the places too: a flow that holds the most loses its newest to one that
+// holds two fewer, so a flood fills what the others leave. Flows only share
+// what they ask for (max-min fairness): who asks for less than an equal share
+// gets all of it.
+//
+// The two together have a price. Of a flood's waiters, those that have waited
+// for PromoteAfter stand a class above a newcomer that has just come, whoever's
+// they are. So where the queue is longer than PromoteAfter, a newcomer of a
+// small flow may wait for up to PromoteAfter longer (2 × if it is of class
+// Low): until it counts as they do, and has its flow's turn among them.
+// Ahead is an upper bound in such a mixture, and with it the predicted wait.
+//
+// A dry run decides as if all were of one class and flow. Nobody stands in its
+// queue, so it cannot tell who would have been overtaken or put out, who would
+// have given up, nor for how long one that would have waited would have held
+// its place.
+//
+// Nor does any of this promise that a released request arrives at its
+// destination at that spacing. It shapes the outflow of this process.
 //
 // # The parts
 //
-// A [Pace] says when the next may go. A [Line] adds who that is and how many may
-// wait. Both are values without locks that are told the time, so they serve a
-// replay in virtual time as they serve live requests. A Shaper keeps one line
-// for each key, and adds locks, timers and channels.
+// A [Pace] says when the next may go, [queue.Turns] say who that is. A [Line]
+// puts them together, and adds how many may wait and for how long. All are
+// values without locks that are told the time, so they serve a replay in virtual
+// time as they serve live requests. A Shaper keeps one line for each key, and
+// adds locks, timers and channels. A [Chain] is the limits of one route.
+//
+// The promise is a property of random walks in virtual time, against a slow
+// reference of all of it: TestLedger for lines whose timers are late and whose
+// clock is set, TestLedgerOfShaper for live requests, to the nanosecond.
 package shaping
