@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -29,6 +31,8 @@ type bubble struct {
 	ledgers map[string]*ledger
 	visits  []*bubbleVisit
 	counts  map[string]int
+
+	mu sync.Mutex // what became of visits
 }
 
 // A bubbleVisit is one request: what the reference says of it, and what became
@@ -37,17 +41,20 @@ type bubbleVisit struct {
 	id     int
 	key    string
 	cancel context.CancelCauseFunc
-	left   bool // the client has, and only Gone knows
+	left   atomic.Bool // the client has, and only Gone knows
 
-	ended, over bool // by the reference; in fact
-	reason      limiter.Reason
-	came, at    int64
-	ahead       int
-	retry       time.Duration // 0: not compared
-	grant       shaping.Grant
-	err         error
-	overAt      int64
-	released    bool
+	ended    bool
+	reason   limiter.Reason
+	came, at int64
+	ahead    int
+	retry    time.Duration // 0: not compared
+	released bool
+
+	// Guarded by the bubble's mu.
+	over   bool
+	overAt int64
+	grant  shaping.Grant
+	err    error
 }
 
 func (b *bubble) now() int64 { return b.start.UnixNano() + int64(time.Since(b.start)) }
@@ -93,7 +100,7 @@ func (b *bubble) serve() {
 	for _, r := range b.refs {
 		r.look(now)
 		for w := r.next(); w != nil && r.due(now) <= now; w = r.next() {
-			if b.visits[w.id].left {
+			if b.visits[w.id].left.Load() {
 				r.remove(w)
 				b.end(w.id, limiter.ReasonClientGone)
 				continue
@@ -115,6 +122,8 @@ func (b *bubble) serve() {
 func (b *bubble) compare() {
 	b.t.Helper()
 	synctest.Wait()
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	depth, inFlight := 0, 0
 	for key, r := range b.refs {
 		depth += len(r.all)
@@ -194,15 +203,19 @@ func (b *bubble) arrive(key string, classes, flows int) {
 		b.t.Fatalf("%d wait", len(r.all))
 	}
 	go func() {
-		v.grant, v.err = b.s.Acquire(ctx, shaping.Request{
-			Key: key, Class: e.Class, Flow: e.Flow, MaxWait: e.MaxWait, Gone: func() bool { return v.left },
+		grant, err := b.s.Acquire(ctx, shaping.Request{
+			Key: key, Class: e.Class, Flow: e.Flow, MaxWait: e.MaxWait, Gone: func() bool { return v.left.Load() },
 		})
-		v.overAt, v.over = b.now(), true
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		v.grant, v.err, v.overAt, v.over = grant, err, b.now(), true
 	}()
 }
 
 // holding is who has been let go and holds a place.
 func (b *bubble) holding() (all []*bubbleVisit) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	for _, v := range b.visits {
 		if v.over && v.grant.Allowed && !v.released {
 			all = append(all, v)
@@ -212,8 +225,10 @@ func (b *bubble) holding() (all []*bubbleVisit) {
 }
 
 func (b *bubble) waiting() (all []*bubbleVisit) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	for _, v := range b.visits {
-		if !v.over && !v.left {
+		if !v.over && !v.left.Load() {
 			all = append(all, v)
 		}
 	}
@@ -301,7 +316,7 @@ func walkBubble(t *testing.T, steps int, pick source, counts map[string]int) {
 			}
 		case op < 10:
 			if all := b.waiting(); len(all) > 0 {
-				all[pick(len(all))].left = true
+				all[pick(len(all))].left.Store(true)
 			}
 		case op < 13:
 			if all := b.holding(); len(all) > 0 {

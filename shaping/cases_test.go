@@ -124,8 +124,8 @@ func TestCase18AllHangUp(t *testing.T) {
 		goroutines := runtime.NumGoroutine()
 		all := s.crowd(1001)
 		s.at(300 * time.Millisecond)
-		if n := runtime.NumGoroutine(); n < goroutines+1000 {
-			t.Fatalf("%d of 1000 wait", n-goroutines)
+		if n := s.Snapshot().Depth; n != 1000 {
+			t.Fatalf("%d of 1000 wait", n)
 		}
 		for _, a := range all {
 			a.cancel(context.Canceled)

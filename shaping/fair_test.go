@@ -103,6 +103,7 @@ func TestScenarioK4(t *testing.T) {
 		{[]float64{4, 4, 20}, 20},
 	} {
 		play(t, q(t, "10/s", 60, 30*time.Second), func(t *testing.T, s *scene) {
+			var mu sync.Mutex
 			served := make([]int, len(c.demand))
 			refused := make([]int, len(c.demand))
 			for i, rate := range c.demand {
@@ -118,6 +119,8 @@ func TestScenarioK4(t *testing.T) {
 							go func() {
 								g, _ := s.Acquire(t.Context(), shaping.Request{Flow: fmt.Sprint(i)})
 								defer g.Release()
+								mu.Lock()
+								defer mu.Unlock()
 								switch at := s.since(); {
 								case !g.Allowed:
 									refused[i]++
@@ -176,6 +179,7 @@ func TestScenarioK7(t *testing.T) {
 	play(t, q(t, "10/s", 100, time.Minute), func(t *testing.T, s *scene) {
 		chain := shaping.NewChain(limiter.NewMemory(), shaping.Link{Queue: s.Shaper})
 		ctx, shut := context.WithCancelCause(t.Context())
+		var mu sync.Mutex
 		ended := map[limiter.Reason][]time.Duration{}
 		for range 30 {
 			go func() {
@@ -183,6 +187,8 @@ func TestScenarioK7(t *testing.T) {
 				if err != nil || !p.Allowed && (p.Status != 503 || p.RetryAfter <= 0) {
 					t.Errorf("%+v, %v", p.Decision, err)
 				}
+				mu.Lock()
+				defer mu.Unlock()
 				ended[p.Reason] = append(ended[p.Reason], s.since())
 			}()
 			synctest.Wait()
@@ -317,6 +323,7 @@ func TestCase29PlacesComeBack(t *testing.T) {
 		behind := mustShaper(t, shaping.Policy{Name: "behind", MaxInFlight: 3, Queue: 2, MaxWait: sec})
 		slow := mustShaper(t, q(t, "100/s", 2, 15*time.Millisecond))
 		chain := shaping.NewChain(limiter.NewMemory(), link{Queue: places}, link{Queue: slow}, link{Queue: behind})
+		var mu sync.Mutex
 		reasons := map[limiter.Reason]int{}
 		rnd := rand.New(rand.NewPCG(1, 16))
 		var all sync.WaitGroup
@@ -332,7 +339,9 @@ func TestCase29PlacesComeBack(t *testing.T) {
 				defer cancel(nil)
 				defer func() { _ = recover() }()
 				p, _ := chain.Acquire(ctx, limiter.Request{Keys: make([]limiter.Key, 3), Gone: func() bool { return found }})
+				mu.Lock()
 				reasons[p.Reason]++
+				mu.Unlock()
 				defer p.Release()
 				if !p.Allowed {
 					return

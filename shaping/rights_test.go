@@ -171,10 +171,10 @@ func TestPriority(t *testing.T) {
 		s.at(500 * time.Millisecond)
 		normal := s.hold(shaping.Request{Class: queue.Normal}, 0)
 		high := s.hold(shaping.Request{Class: queue.High}, 0)
+		s.at(10 * sec)
 		if high.decision.Ahead != 0 {
 			t.Errorf("ahead of high: %+v", high.decision)
 		}
-		s.at(10 * sec)
 		high.want(t, "high", 1*sec, "")
 		// At 2 s low counts as normal, and came before.
 		low.want(t, "low", 2*sec, "")
