@@ -245,7 +245,7 @@ func (s *stage) finish(terms ledger.Terms) ledger.Findings {
 }
 
 // made is what the proxy makes once, when somebody first waits, and keeps.
-var made = map[string]int{"go_goroutines": 3, "process_open_fds": 2}
+var made = map[string]int{"go_goroutines": 5, "process_open_fds": 3}
 
 // back wants goroutines and descriptors to be as many as at the beginning, but
 // for what is made once, when the connections kept to the upstream are closed.
