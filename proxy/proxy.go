@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httputil"
 	"net/netip"
@@ -38,12 +37,14 @@ type Proxy struct {
 	observe Observer
 	log     *slog.Logger
 	buffers bufferPool
-	running sync.WaitGroup // one for each request, upgraded connections included
+	// parkAfter is how long a request must have to wait to be parked.
+	parkAfter time.Duration
+	running   sync.WaitGroup // one for each request, upgraded connections included
 }
 
 // New returns a Proxy that answers 404 until Serve gives it a Site.
 func New(observe Observer, log *slog.Logger) *Proxy {
-	p := &Proxy{observe: observe, log: log}
+	p := &Proxy{observe: observe, log: log, parkAfter: parkAfter}
 	p.site.Store(&Site{table: &routeTable{mux: http.NewServeMux()}})
 	return p
 }
@@ -82,7 +83,9 @@ type exchange struct {
 	timed  context.Context // the request's, with the route's timeout
 
 	peerTrusted bool
-	upgrade     bool // it asks to become a WebSocket
+	upgrade     bool    // it asks to become a WebSocket
+	before      *parked // it comes back from the lot
+	parked      bool    // it has gone to the lot, and is told of from there
 }
 
 // ServeHTTP implements http.Handler.
@@ -90,8 +93,16 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.running.Add(1)
 	defer p.running.Done()
 	x := &exchange{proxy: p, site: p.site.Load(), r: r}
+	began := time.Now()
+	if at, ok := r.Context().Value(connKey{}).(*place); ok && at.state != nil {
+		r.TLS = at.state
+	}
+	if before := comesBack(r); before != nil {
+		p.running.Done() // as it was counted when it was parked
+		x.before, x.site, began = before, before.site, before.event.Start
+	}
 	x.w = answer{ResponseWriter: w, final: x.finalFields, finalOnly: !r.ProtoAtLeast(1, 1)}
-	x.event = Event{Start: time.Now(), Proto: r.Proto, Method: clip(r.Method, 32), Host: clip(r.Host, 256)}
+	x.event = Event{Start: began, Proto: r.Proto, Method: clip(r.Method, 32), Host: clip(r.Host, 256)}
 	defer x.end()
 	x.serve()
 }
@@ -144,6 +155,7 @@ func (x *exchange) serve() {
 	x.event.Route = x.route.Match
 	if most := x.route.MaxBodyBytes; most > 0 && x.body != nil {
 		if r.ContentLength > most {
+			x.look(found)
 			x.fail(http.StatusRequestEntityTooLarge, "http_request_error", "the body is larger than this route takes")
 			return
 		}
@@ -163,18 +175,21 @@ func (x *exchange) admitted(found *lookup) bool {
 	if x.route.Limiter == nil {
 		return x.stillThere()
 	}
-	keys, err := x.route.Identify(Identity{
-		Request: x.r, Client: x.event.Client, Host: x.to.host,
-		Route: x.route.Match, PathValue: found.shadow.PathValue,
-	})
+	keys, err := x.identify(found)
 	if err != nil {
 		x.fail(http.StatusBadRequest, "http_request_error", err.Error())
 		return false
 	}
-	x.permit, err = x.route.Limiter.Acquire(x.r.Context(), limiter.Request{Keys: keys, Gone: x.clientGone})
-	x.event.Waited = x.permit.TotalWait()
-	x.event.DryRun = dryRun(x.permit.All)
-	x.proxy.observe.Decided(x.route.Match, x.permit.All)
+	switch {
+	case x.before != nil:
+		x.permit, err = x.before.permit, x.before.err
+	case x.park(keys):
+		return false
+	default:
+		x.permit, err = x.route.Limiter.Acquire(x.r.Context(), limiter.Request{Keys: keys, Gone: x.clientGone})
+		x.proxy.observe.Decided(x.route.Match, x.permit.All)
+	}
+	x.event.decided(x.permit)
 	switch {
 	case err != nil && x.clientLeft(err):
 		x.abandon()
@@ -187,6 +202,27 @@ func (x *exchange) admitted(found *lookup) bool {
 		return x.stillThere()
 	}
 	return false
+}
+
+// look has the answer to a request that its limits are not asked about tell how
+// they stand.
+func (x *exchange) look(found *lookup) {
+	looker, ok := x.route.Limiter.(interface {
+		Look(limiter.Request) limiter.Permit
+	})
+	if !ok {
+		return
+	}
+	if keys, err := x.identify(found); err == nil {
+		x.permit = looker.Look(limiter.Request{Keys: keys})
+	}
+}
+
+func (x *exchange) identify(found *lookup) ([]limiter.Key, error) {
+	return x.route.Identify(Identity{
+		Request: x.r, Client: x.event.Client, Host: x.to.host,
+		Route: x.route.Match, PathValue: found.shadow.PathValue,
+	})
 }
 
 // clientLeft reports whether err, from waiting, says that the client left.
@@ -211,8 +247,8 @@ func (x *exchange) clientGone() bool {
 	if x.r.Context().Err() != nil {
 		return true
 	}
-	conn, ok := x.r.Context().Value(connKey{}).(net.Conn)
-	return ok && x.r.ProtoMajor == 1 && hasLeft(conn)
+	at, ok := x.r.Context().Value(connKey{}).(*place)
+	return ok && x.r.ProtoMajor == 1 && hasLeft(at.conn)
 }
 
 // abandon ends a request whose client has gone, or which is cut at shutdown.
@@ -325,6 +361,9 @@ func (x *exchange) timedOut() bool {
 func (x *exchange) end() {
 	e := &x.event
 	p := recover()
+	if x.parked {
+		return
+	}
 	if p != nil && p != any(http.ErrAbortHandler) {
 		x.proxy.log.Error("a request panicked", "route", e.Route, "panic", p, "stack", string(debug.Stack()))
 		e.Error = "proxy_internal_error"

@@ -66,7 +66,7 @@ type front struct {
 	*recorder
 	proxy  *Proxy
 	addr   string
-	server *http.Server
+	server *Server
 	cut    context.CancelCauseFunc
 }
 

@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"log"
 	"log/slog"
 	"net"
@@ -19,34 +20,82 @@ type ServerOptions struct {
 	TLS               *tls.Config // nil: plain HTTP, and HTTP/2 by prior knowledge
 }
 
-// connKey is the key of a request's net.Conn in its context.
+// connKey is the key of a request's *place in its context.
 type connKey struct{}
 
-// NewServer returns an http.Server with p as its handler, for any number of
-// listeners. When ctx ends, with limiter.ErrShutdown as its cause, requests
-// that wait or have no answer yet are told to come back, and others are cut.
-func NewServer(ctx context.Context, p *Proxy, o ServerOptions, logger *slog.Logger) *http.Server {
-	s := &http.Server{
+// A Server is an http.Server for any number of listeners, and the place where
+// requests wait that have long to wait.
+type Server struct {
+	*http.Server
+	proxy *Proxy
+	lot   *lot
+}
+
+// NewServer returns a Server with p as its handler. When ctx ends, with
+// limiter.ErrShutdown as its cause, requests that wait or have no answer yet
+// are told to come back, and others are cut.
+func NewServer(ctx context.Context, p *Proxy, o ServerOptions, logger *slog.Logger) *Server {
+	s := &Server{Server: newHTTPServer(ctx, p, o, logger), proxy: p}
+	s.Protocols.SetHTTP1(true)
+	if s.TLSConfig = o.TLS; o.TLS != nil {
+		s.Protocols.SetHTTP2(true)
+	} else {
+		s.Protocols.SetUnencryptedHTTP2(true)
+	}
+	again := newHTTPServer(ctx, p, o, logger)
+	again.Protocols.SetHTTP1(true)
+	// Whatever an owner puts before p sees connections that come back too.
+	again.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.Handler.ServeHTTP(w, r) })
+	s.lot = newLot(ctx, p, again)
+	s.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
+		return context.WithValue(ctx, connKey{}, &place{conn: c, lot: s.lot})
+	}
+	again.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
+		back := c.(*returned)
+		return context.WithValue(ctx, connKey{}, &place{conn: back.low, lot: s.lot, state: back.state, back: back})
+	}
+	return s
+}
+
+func newHTTPServer(ctx context.Context, p *Proxy, o ServerOptions, logger *slog.Logger) *http.Server {
+	return &http.Server{
 		Handler:                      p,
 		DisableGeneralOptionsHandler: true, // OPTIONS * is not answered past the log
 		ReadHeaderTimeout:            o.ReadHeaderTimeout,
 		IdleTimeout:                  o.IdleTimeout,
 		MaxHeaderBytes:               o.MaxHeaderBytes,
-		TLSConfig:                    o.TLS,
 		Protocols:                    new(http.Protocols),
 		BaseContext:                  func(net.Listener) context.Context { return ctx },
-		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-			return context.WithValue(ctx, connKey{}, c)
-		},
-		ErrorLog: log.New(serverLog{logger}, "", 0),
+		ErrorLog:                     log.New(serverLog{logger}, "", 0),
 	}
-	s.Protocols.SetHTTP1(true)
-	if o.TLS != nil {
-		s.Protocols.SetHTTP2(true)
-	} else {
-		s.Protocols.SetUnencryptedHTTP2(true)
+}
+
+// Shutdown closes the listeners and waits until no request is under way, also
+// none that is parked or has become a WebSocket, or until ctx ends.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.lot.again.SetKeepAlivesEnabled(false)
+	if err := s.Server.Shutdown(ctx); err != nil {
+		return err
 	}
-	return s
+	finished := make(chan struct{})
+	go func() {
+		defer close(finished)
+		s.proxy.Wait()
+	}()
+	select {
+	case <-finished:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	s.lot.close()
+	return s.lot.again.Shutdown(ctx)
+}
+
+// Close cuts every connection. Requests that wait end with the context that the
+// Server was made with.
+func (s *Server) Close() error {
+	s.lot.close()
+	return errors.Join(s.Server.Close(), s.lot.again.Close())
 }
 
 // serverLog passes on what net/http prints, a line an event. Most of it is the

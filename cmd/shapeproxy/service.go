@@ -41,7 +41,7 @@ type service struct {
 	current   atomic.Pointer[config.Config]
 	reloading sync.Mutex
 
-	server      *http.Server
+	server      *proxy.Server
 	adminServer *http.Server
 	listeners   []net.Listener
 	adminListen net.Listener
@@ -281,7 +281,7 @@ func (s *service) serve() <-chan error {
 		}()
 	}
 	for _, l := range s.listeners {
-		start("clients", s.server, l, s.server.TLSConfig != nil)
+		start("clients", s.server.Server, l, s.server.TLSConfig != nil)
 	}
 	if s.admin != nil {
 		start("operators", s.adminServer, s.adminListen, false)
@@ -308,10 +308,7 @@ func (s *service) drain(ctx context.Context) {
 	finished := make(chan struct{})
 	go func() {
 		defer close(finished)
-		// Shutdown does not wait for upgraded connections; the Proxy does.
-		if err := s.server.Shutdown(ctx); err == nil {
-			s.system.Proxy.Wait()
-		}
+		_ = s.server.Shutdown(ctx) // its error is that ctx has ended
 	}()
 	select {
 	case <-finished:

@@ -1,0 +1,266 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/shapeproxy/shapeproxy/limiter"
+)
+
+// parkAfter is how long a request must be expected to wait for parking it to be
+// worth the second reading of its head.
+const parkAfter = time.Second
+
+// A foreseer is a Limiter that can say how long a request would wait.
+type foreseer interface {
+	// Foresee is how long a request that came now would wait in queues, as far
+	// as that is known; 0 if it would be refused.
+	Foresee(limiter.Request) time.Duration
+}
+
+// A lot is where HTTP/1 requests wait that have long to wait. net/http holds two
+// goroutines, three buffers and a dozen objects for each request that a handler
+// is at work on, which is more than 20 KB; a parked one is its connection, its
+// head as text, and a goroutine that has only just begun. See docs/design.
+//
+// A request is parked by taking its connection away from net/http, and comes
+// back, when its turn has come or it is refused, by handing the connection to
+// a second http.Server, which reads the head once more. While it is parked, the
+// kernel is asked to tell when its client leaves: that is seen at once, also
+// with a body unread, where net/http would see nothing.
+type lot struct {
+	proxy *Proxy
+	base  context.Context // of every request
+	again *http.Server
+	back  chan net.Conn
+	done  chan struct{} // closed by close
+	open  sync.Once
+	shut  sync.Once
+	watch *departures // nil until open, or where there is none
+}
+
+// A place is the connection of an HTTP/1 request as its context has it.
+type place struct {
+	conn  net.Conn             // the client's, or TLS on top of it
+	lot   *lot                 // nil: requests cannot be parked
+	state *tls.ConnectionState // of TLS, for a connection that comes from the lot
+	back  *returned            // nil: it does not
+}
+
+// comesBack is what waited in the lot, if r is that.
+func comesBack(r *http.Request) *parked {
+	if at, ok := r.Context().Value(connKey{}).(*place); ok && at.back != nil {
+		return at.back.take()
+	}
+	return nil
+}
+
+// A parked is a request in the lot, and afterwards what its limits said.
+type parked struct {
+	site   *Site
+	route  *Route
+	event  Event
+	keys   []limiter.Key
+	permit limiter.Permit
+	err    error
+}
+
+// newLot returns a lot whose requests come back to a server made by again.
+func newLot(base context.Context, p *Proxy, again *http.Server) *lot {
+	return &lot{proxy: p, base: base, again: again, back: make(chan net.Conn), done: make(chan struct{})}
+}
+
+// park takes the request off net/http if it has long to wait, and reports
+// whether it did: the handler is then to return without a word.
+func (x *exchange) park(keys []limiter.Key) bool {
+	at, _ := x.r.Context().Value(connKey{}).(*place)
+	if at == nil || at.lot == nil || x.r.ProtoMajor != 1 {
+		return false
+	}
+	seer, ok := x.route.Limiter.(foreseer)
+	if !ok || seer.Foresee(limiter.Request{Keys: keys}) < x.proxy.parkAfter {
+		return false
+	}
+	if descriptor(at.conn) < 0 || !at.lot.ready() {
+		return false // nobody would tell when the client leaves
+	}
+	said := head(x.r)
+	conn, rw, err := http.NewResponseController(x.w.ResponseWriter).Hijack()
+	if err != nil {
+		return false
+	}
+	// What the client sent behind the head: of its body, or further requests.
+	rest, _ := rw.Reader.Peek(rw.Reader.Buffered())
+	said = append(said, rest...)
+	if again, ok := conn.(*returned); ok {
+		conn = again.Conn // it was parked before
+	}
+	p := &parked{site: x.site, route: x.route, event: x.event, keys: keys}
+	state := x.r.TLS
+	x.proxy.running.Add(1) // until it is served again, or has gone
+	go at.lot.wait(p, conn, at.conn, said, state)
+	x.parked = true
+	return true
+}
+
+// head writes the request's head as it came: net/http has taken a few fields
+// out of it and keeps them elsewhere.
+func head(r *http.Request) []byte {
+	var b bytes.Buffer
+	b.Grow(512)
+	b.WriteString(r.Method + " " + r.RequestURI + " " + r.Proto + "\r\nHost: " + r.Host + "\r\n")
+	for name, values := range r.Header {
+		for _, v := range values {
+			b.WriteString(name + ": " + v + "\r\n")
+		}
+	}
+	if len(r.TransferEncoding) > 0 {
+		b.WriteString("Transfer-Encoding: " + strings.Join(r.TransferEncoding, ", ") + "\r\n")
+	}
+	for name := range r.Trailer {
+		b.WriteString("Trailer: " + name + "\r\n")
+	}
+	b.WriteString("\r\n")
+	return b.Bytes()
+}
+
+// wait asks the limits for a parked request, and brings it back.
+func (l *lot) wait(p *parked, conn, low net.Conn, said []byte, state *tls.ConnectionState) {
+	ctx, cancel := context.WithCancelCause(l.base)
+	defer cancel(nil)
+	unwatch := l.watch.watch(low, func() { cancel(limiter.ErrClientGone) })
+	p.permit, p.err = p.route.Limiter.Acquire(ctx, limiter.Request{
+		Keys: p.keys, Gone: func() bool { return ctx.Err() != nil || hasLeft(low) },
+	})
+	unwatch()
+	p.keys = nil
+	l.proxy.observe.Decided(p.route.Match, p.permit.All)
+	if errors.Is(p.err, limiter.ErrClientGone) {
+		l.gone(p, conn)
+		return
+	}
+	select {
+	case l.back <- &returned{Conn: conn, low: low, said: said, state: state, lot: l, parked: p}:
+	case <-l.done:
+		l.gone(p, conn)
+	}
+}
+
+// gone ends a parked request that is not to come back.
+func (l *lot) gone(p *parked, conn net.Conn) {
+	_ = conn.Close() // nobody is there
+	p.permit.Release()
+	e := &p.event
+	e.Status, e.Reason = StatusClientGone, limiter.ReasonClientGone
+	e.decided(p.permit)
+	e.Duration = time.Since(e.Start)
+	l.proxy.observe.Done(e)
+	l.proxy.running.Done()
+}
+
+// decided notes what the limits said.
+func (e *Event) decided(p limiter.Permit) {
+	e.Waited = p.TotalWait()
+	e.DryRun = dryRun(p.All)
+}
+
+// ready opens the lot when it is first needed, and reports whether requests can
+// be parked.
+func (l *lot) ready() bool {
+	l.open.Do(func() {
+		var err error
+		if l.watch, err = watchDepartures(); err != nil {
+			l.proxy.log.Warn("waiting requests will take more memory, as nobody tells when their clients leave", "error", err)
+			return
+		}
+		go l.again.Serve(l)
+	})
+	select {
+	case <-l.done:
+		return false
+	default:
+		return l.watch != nil
+	}
+}
+
+// close ends the lot. Requests that are still in it must have been cut.
+func (l *lot) close() {
+	l.open.Do(func() {}) // it does not open any more
+	l.shut.Do(func() {
+		close(l.done)
+		l.watch.close()
+	})
+}
+
+// Accept makes the lot the listener of the second server.
+func (l *lot) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.back:
+		return c, nil
+	case <-l.done:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements net.Listener. The lot ends by close.
+func (l *lot) Close() error { return nil }
+
+// Addr implements net.Listener.
+func (l *lot) Addr() net.Addr { return &net.UnixAddr{Name: "lot", Net: "unix"} }
+
+// A returned is a connection that comes back from the lot: it begins with what
+// the client has said already.
+type returned struct {
+	net.Conn
+	low    net.Conn
+	said   []byte
+	state  *tls.ConnectionState
+	lot    *lot
+	parked *parked
+	taken  atomic.Bool
+}
+
+func (c *returned) Read(p []byte) (int, error) {
+	if len(c.said) > 0 {
+		n := copy(p, c.said)
+		if c.said = c.said[n:]; len(c.said) == 0 {
+			c.said = nil
+		}
+		return n, nil
+	}
+	return c.Conn.Read(p)
+}
+
+// Close ends the request too if net/http did not understand its head the second
+// time, which cannot happen and must not leave it unfinished if it does.
+func (c *returned) Close() error {
+	if p := c.take(); p != nil {
+		c.lot.gone(p, c.Conn)
+		return nil
+	}
+	return c.Conn.Close()
+}
+
+// take is the parked request, for whoever asks first.
+func (c *returned) take() *parked {
+	if c.taken.Swap(true) {
+		return nil
+	}
+	return c.parked
+}
+
+// CloseWrite lets net/http send an answer to the end before it closes.
+func (c *returned) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return nil
+}
