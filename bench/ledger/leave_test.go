@@ -22,20 +22,21 @@ type leaver struct {
 // leave has a third of a crowd leave while it waits, at random times.
 func leave(l leaver) func(*testing.T) {
 	return func(t *testing.T) {
-		s := raise(t, play{limits: queue("100/s", 200, ""), secure: l.secure, upstream: readAll})
+		t.Parallel()
+		s := raise(t, play{limits: queue("60/s", 200, ""), secure: l.secure, upstream: readAll})
 		c := s.clients(l.h2)
 		defer c.Close()
 		random := rand.New(rand.NewPCG(3, 4))
 		s.crowd(c, 120, func(i int) ledger.Ask {
 			ask := ledger.Ask{Body: l.body, HalfClose: l.half}
 			if i%3 == 1 {
-				ask.Patience = time.Duration(50+random.IntN(450)) * time.Millisecond
+				ask.Patience = time.Duration(50+random.IntN(1450)) * time.Millisecond
 			}
 			return ask
 		})
 		s.all.Wait()
 		c.Close()
-		f := s.finish(terms("100/s"))
+		f := s.finish(terms("60/s"))
 		// The first of the crowd are served before they lose their patience.
 		if f.Left < 5 || f.Served+f.Left != 120 {
 			t.Errorf("%d left and %d were served, of 120", f.Left, f.Served)
