@@ -171,6 +171,18 @@ func walkTurns(t *testing.T, steps int, pick func(int) int) {
 		if ahead < exact || (m.places(key) == 0 || flows == 1) && ahead > exact && m.onlyLevel(class) {
 			t.Fatalf("step %d: ahead %d, want %d", step, ahead, exact)
 		}
+		upTo, by := 0, now+int64(pick(30))
+		joined := false
+		for _, w := range m.all {
+			if w.level <= class {
+				upTo++
+			} else if m.ageing > 0 && w.since+m.ageing*int64(w.class-class) <= by {
+				joined = true
+			}
+		}
+		if n, j := q.UpTo(class, now), q.Joined(class, by); n != upTo || j != joined {
+			t.Fatalf("step %d: %d up to class %d, joined by %d: %v; want %d, %v", step, n, class, by, j, upTo, joined)
+		}
 		may := m.victims(class, key, now)
 		if v := q.Victim(class, key, now); v == nil && len(may) > 0 || v != nil && !slices.Contains(may, v.Value) {
 			t.Fatalf("step %d: victim %v, want one of %v", step, v, may)

@@ -243,13 +243,16 @@ func (b *bubble) release(v *bubbleVisit) {
 }
 
 func (b *bubble) pause(d time.Duration) {
-	b.paused = shaping.Endless
+	until := shaping.Endless
 	if d > 0 {
-		b.paused = b.now() + int64(d)
+		until = b.now() + int64(d)
 	}
 	for _, r := range b.refs {
-		r.pause(b.now(), b.paused)
+		if until != b.paused { // to be paused already makes nobody slower
+			r.pause(b.now(), until)
+		}
 	}
+	b.paused = until
 	b.s.Pause(d)
 }
 
@@ -310,6 +313,7 @@ func walkBubble(t *testing.T, steps int, pick source, counts map[string]int) {
 			if all := b.waiting(); len(all) > 0 {
 				v := all[pick(len(all))]
 				r := b.refs[v.key]
+				r.look(b.now())
 				r.remove(r.all[slices.IndexFunc(r.all, func(w *refWaiter) bool { return w.id == v.id })])
 				b.end(v.id, limiter.ReasonClientGone)
 				v.cancel(errors.New("left"))

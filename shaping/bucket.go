@@ -80,10 +80,11 @@ func (b *bucket) wait(ctx context.Context, w *Waiter[turn]) (limiter.Decision, e
 func (b *bucket) giveUp(w *Waiter[turn]) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	now := b.now()
+	b.line.Head(now) // who counts better by now does so before anybody leaves
 	if !b.line.Cancel(w) {
 		return false
 	}
-	now := b.now()
 	b.endLocked(w, now, limiter.ReasonClientGone)
 	b.armLocked(now)
 	return true

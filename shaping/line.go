@@ -27,9 +27,10 @@ type Terms struct {
 //
 // A driver puts every request to [Line.Enter] or Arrive. While somebody waits,
 // it calls [Line.Leave] and then [Line.Expire], until they return nil, at
-// [Line.Wake] or soon after; [Line.Cancel] for a waiter that gives up; and
-// [Line.Done] when a request that left has ended. Wake changes only by those, by
-// Adopt, Pause, Resume, and a clock set back.
+// [Line.Wake] or soon after, and if that has come then also before anything
+// else; [Line.Cancel] for a waiter that gives up; and [Line.Done] when a request
+// that left has ended. Wake changes only by those, by Adopt, Pause, Resume, and
+// a clock set back.
 //
 // Every operation takes constant or logarithmic time, but for the newcomer of
 // a flow that holds many places; see [queue.Turns]. Times are as for Pace. A
@@ -329,6 +330,8 @@ func (l *Line[T]) Expire(now int64) (*Waiter[T], limiter.Reason) {
 // Cancel gives up a waiter's place, and reports whether it was still waiting.
 // Who stands behind moves up at once, and nobody leaves earlier than the pace
 // allows: if all give up, the next to come still waits for the schedule.
+// Where flows and ageing meet, the order of turns is exact only if [Line.Head]
+// has been asked at the same instant before.
 func (l *Line[T]) Cancel(w *Waiter[T]) bool {
 	if !l.queue.Remove(&w.place) {
 		return false
