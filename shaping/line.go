@@ -41,7 +41,8 @@ type Line[T any] struct {
 	capacity int
 	maxWait  time.Duration
 	queue    queue.Turns[*Waiter[T]]
-	left     int // how many have left after waiting, ever
+	came     uint64 // how many have come to wait, ever
+	left     int    // how many have left after waiting, ever
 
 	// Who waits stands in one of these, by when it gives up: on the clock of
 	// Pace.Patience, or if that is its own deadline on the plain one. The client
@@ -72,10 +73,11 @@ type Waiter[T any] struct {
 
 	entrant Entrant
 	place   queue.Place[*Waiter[T]]
-	until   int64 // when it gives up
-	own     bool  // until is its own deadline
-	left    int   // how many had left when it came
-	index   int   // in its heap
+	until   int64  // when it gives up
+	came    uint64 // who came before whom
+	left    int    // how many had left when it came
+	index   int32  // in its heap
+	own     bool   // until is its own deadline
 }
 
 // A Verdict is what a Line says to a request that comes.
@@ -179,7 +181,8 @@ func (l *Line[T]) Enter(now int64, e Entrant, v T) (verdict Verdict, w, out *Wai
 		out = l.queue.Victim(e.Class, e.Flow, now).Value
 		l.Cancel(out)
 	}
-	w = &Waiter[T]{Value: v, Came: now, Ahead: verdict.Ahead, left: l.left, entrant: e}
+	l.came++
+	w = &Waiter[T]{Value: v, Came: now, Ahead: verdict.Ahead, came: l.came, left: l.left, entrant: e}
 	w.place.Value = w
 	l.queue.Push(&w.place, e.Class, e.Flow, now)
 	if w.own = e.MaxWait > 0 && e.MaxWait <= l.maxWait; w.own {
@@ -409,17 +412,18 @@ func (l *Line[T]) Resume(now int64) {
 	l.pace.Resume(now)
 }
 
-// A heap is waiters, who gives up first at the top.
+// A heap is waiters, who gives up first at the top, and of those who do
+// together, who came first.
 type heap[T any] []*Waiter[T]
 
 func (h *heap[T]) push(w *Waiter[T]) {
-	w.index = len(*h)
+	w.index = int32(len(*h))
 	*h = append(*h, w)
-	h.up(w.index)
+	h.up(len(*h) - 1)
 }
 
 func (h *heap[T]) remove(w *Waiter[T]) {
-	i, last := w.index, len(*h)-1
+	i, last := int(w.index), len(*h)-1
 	h.swap(i, last)
 	(*h)[last] = nil
 	*h = (*h)[:last]
@@ -431,13 +435,18 @@ func (h *heap[T]) remove(w *Waiter[T]) {
 
 func (h heap[T]) swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
-	h[i].index, h[j].index = i, j
+	h[i].index, h[j].index = int32(i), int32(j)
+}
+
+func (h heap[T]) before(i, j int) bool {
+	a, b := h[i], h[j]
+	return a.until < b.until || a.until == b.until && a.came < b.came
 }
 
 func (h heap[T]) up(i int) {
 	for i > 0 {
 		parent := (i - 1) / 2
-		if h[parent].until <= h[i].until {
+		if !h.before(i, parent) {
 			return
 		}
 		h.swap(i, parent)
@@ -451,10 +460,10 @@ func (h heap[T]) down(i int) {
 		if child >= len(h) {
 			return
 		}
-		if child+1 < len(h) && h[child+1].until < h[child].until {
+		if child+1 < len(h) && h.before(child+1, child) {
 			child++
 		}
-		if h[i].until <= h[child].until {
+		if !h.before(child, i) {
 			return
 		}
 		h.swap(i, child)

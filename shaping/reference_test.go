@@ -447,20 +447,23 @@ func (m *ref) ends(now int64, w *refWaiter) int64 {
 // expire takes out one who has waited for as long as it may.
 func (m *ref) expire(now int64) (*refWaiter, limiter.Reason) {
 	m.look(now)
-	for _, w := range m.all {
-		if m.ends(now, w) > now {
-			continue
+	var w *refWaiter
+	for _, o := range m.all { // those with a deadline of their own last, each kind by when it ends
+		if m.ends(now, o) <= now && (w == nil || w.own && !o.own || w.own == o.own && m.ends(now, o) < m.ends(now, w)) {
+			w = o
 		}
-		m.remove(w)
-		switch {
-		case m.slowed >= w.came, w.own && (m.paused != 0 || m.resumed > w.came):
-			return w, limiter.ReasonPaused
-		case m.left-w.left > w.ahead:
-			return w, limiter.ReasonQueueFull
-		}
-		return w, limiter.ReasonMaxWait
 	}
-	return nil, ""
+	if w == nil {
+		return nil, ""
+	}
+	m.remove(w)
+	switch {
+	case m.slowed >= w.came, w.own && (m.paused != 0 || m.resumed > w.came):
+		return w, limiter.ReasonPaused
+	case m.left-w.left > w.ahead:
+		return w, limiter.ReasonQueueFull
+	}
+	return w, limiter.ReasonMaxWait
 }
 
 func (m *ref) wake(now int64) int64 {
