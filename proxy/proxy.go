@@ -36,7 +36,7 @@ type Proxy struct {
 	site    atomic.Pointer[Site]
 	observe Observer
 	log     *slog.Logger
-	buffers bufferPool
+	buffers buffers
 	// parkAfter is how long a request must have to wait to be parked.
 	parkAfter time.Duration
 	running   sync.WaitGroup // one for each request, upgraded connections included
@@ -44,7 +44,7 @@ type Proxy struct {
 
 // New returns a Proxy that answers 404 until Serve gives it a Site.
 func New(observe Observer, log *slog.Logger) *Proxy {
-	p := &Proxy{observe: observe, log: log, parkAfter: parkAfter}
+	p := &Proxy{observe: observe, log: log, buffers: newBuffers(), parkAfter: parkAfter}
 	p.site.Store(&Site{table: &routeTable{mux: http.NewServeMux()}})
 	return p
 }
@@ -304,7 +304,7 @@ func (x *exchange) forward() {
 		Transport:      sender{base: up.base, body: x.body},
 		ModifyResponse: x.answered,
 		ErrorHandler:   x.failed,
-		BufferPool:     &x.proxy.buffers,
+		BufferPool:     x.proxy.buffers,
 		ErrorLog:       discard,
 	}
 	reverse.ServeHTTP(&x.w, r)

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"sync"
 )
 
 var (
@@ -101,16 +100,30 @@ func hasToken(lines []string, token string) bool {
 	return false
 }
 
-// A bufferPool lends the buffers in which answers are copied.
-type bufferPool struct{ pool sync.Pool }
+// buffers lends the buffers in which answers are copied. It keeps as many as a
+// busy proxy has in use at a time, and unlike a sync.Pool it keeps them through
+// garbage collections: clearing new ones took a twentieth of the time.
+type buffers struct{ free chan []byte }
 
-const bufferSize = 32 << 10
+const (
+	bufferSize  = 32 << 10
+	buffersKept = 128
+)
 
-func (b *bufferPool) Get() []byte {
-	if p, ok := b.pool.Get().(*[bufferSize]byte); ok {
-		return p[:]
+func newBuffers() buffers { return buffers{make(chan []byte, buffersKept)} }
+
+func (b buffers) Get() []byte {
+	select {
+	case p := <-b.free:
+		return p
+	default:
+		return make([]byte, bufferSize)
 	}
-	return make([]byte, bufferSize)
 }
 
-func (b *bufferPool) Put(p []byte) { b.pool.Put((*[bufferSize]byte)(p)) }
+func (b buffers) Put(p []byte) {
+	select {
+	case b.free <- p:
+	default:
+	}
+}

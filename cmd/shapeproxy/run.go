@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -36,16 +35,9 @@ func newRunCommand() *cobra.Command {
 	return cmd
 }
 
-// collectLater has the garbage collector run when the heap has grown fivefold
-// rather than twofold: the heap of a proxy is small, and its garbage much, so
-// that this buys a quarter of the time for some megabytes. GOGC overrides it.
-const collectLater = 400
-
 // runService serves until a signal says to stop.
 func runService(cmd *cobra.Command, c *config.Config, load func() (*config.Config, error)) error {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(collectLater)
-	}
+	tuneCollector()
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGHUP, syscall.SIGTERM, syscall.SIGINT)
 	defer signal.Stop(signals)

@@ -1,0 +1,33 @@
+package main
+
+import (
+	"runtime"
+	"runtime/debug"
+	"testing"
+)
+
+func TestPercentFor(t *testing.T) {
+	for live, want := range map[uint64]int{0: 1600, 1 << 20: 1600, 4 << 20: 800, 32 << 20: 100, 64 << 20: 50, 1 << 40: 50} {
+		if got := percentFor(live); got != want {
+			t.Errorf("%d bytes: %d %%, want %d", live, got, want)
+		}
+	}
+}
+
+func TestTuneCollector(t *testing.T) {
+	t.Setenv("GOGC", "")
+	defer debug.SetGCPercent(100)
+	tuneCollector()
+	current := func() int {
+		p := debug.SetGCPercent(100)
+		debug.SetGCPercent(p)
+		return p
+	}
+	if p := current(); p < 100 {
+		t.Fatalf("%d %% for a small heap", p)
+	}
+	ballast := make([]byte, 256<<20)
+	until(t, "a lower GOGC for a larger heap", func() bool { runtime.GC(); return current() == leastPercent })
+	runtime.KeepAlive(ballast)
+	until(t, "a higher GOGC for a small heap", func() bool { runtime.GC(); return current() > 100 })
+}
