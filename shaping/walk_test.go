@@ -1,0 +1,460 @@
+package shaping_test
+
+import (
+	"cmp"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/shapeproxy/shapeproxy/limiter"
+	"github.com/shapeproxy/shapeproxy/queue"
+	"github.com/shapeproxy/shapeproxy/shaping"
+)
+
+// A chance picks what happens.
+type chance struct{ pick source }
+
+func (c chance) in(n int) bool { return c.pick(n) == 0 }
+
+func (c chance) terms(t testing.TB, places bool) shaping.Terms {
+	terms := shaping.Terms{
+		Rate: mustRate(t, ledgerRates[c.pick(len(ledgerRates))]), Burst: int64(1 + c.pick(4)), Queue: c.pick(10),
+	}
+	terms.MaxWait = time.Duration(c.pick(120)) * terms.Rate.Interval() / 10
+	if places {
+		terms.MaxInFlight = c.pick(4)
+		if terms.MaxInFlight > 0 && c.in(3) {
+			terms.Rate, terms.Burst = limiter.Rate{}, 0
+		}
+	}
+	if c.in(2) {
+		terms.PromoteAfter = terms.MaxWait/time.Duration(1+c.pick(8)) + 1
+	}
+	return terms
+}
+
+func (c chance) entrant(classes, flows int, maxWait time.Duration) shaping.Entrant {
+	e := shaping.Entrant{Class: queue.Class(c.pick(classes)), Flow: string(rune('A' + c.pick(flows)))}
+	if c.in(4) {
+		e.MaxWait = 1 + time.Duration(c.pick(130))*maxWait/100
+	}
+	return e
+}
+
+// A fate is how waiting ended, for comparison.
+type fate struct {
+	id     int
+	reason limiter.Reason
+}
+
+// A lineWalk takes a Line and the reference the same random way.
+type lineWalk struct {
+	chance
+	t        testing.TB
+	line     shaping.Line[int]
+	ref      *ref
+	ledger   *ledger
+	terms    shaping.Terms
+	now      int64
+	waiters  map[int]*shaping.Waiter[int]
+	placed   map[int]bool // could not be foreseen: places, or a machine that stalled
+	inFlight []int        // who holds a place
+	counts   map[string]int
+}
+
+func (w *lineWalk) fail(format string, args ...any) {
+	w.t.Helper()
+	w.t.Fatalf("at %d, under %+v: %s", w.now, w.terms, fmt.Sprintf(format, args...))
+}
+
+func (w *lineWalk) ok(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.fail("%v", err)
+	}
+}
+
+func (w *lineWalk) pass(d int64) {
+	w.now += d
+	w.ledger.passes(d, w.terms)
+}
+
+func (w *lineWalk) step() int64 {
+	if w.terms.Rate.Count == 0 {
+		return 100 * ms
+	}
+	return int64(w.terms.Rate.Interval())
+}
+
+// serve does what a driver does when something is due. Now and then the client
+// of the head has left, which only then comes to light.
+func (w *lineWalk) serve() {
+	for {
+		if head := w.line.Head(w.now); head != nil && w.line.Due(w.now) <= w.now && w.in(12) {
+			w.ref.look(w.now)
+			if next := w.ref.next(); next.id != head.Value || !w.line.Cancel(head) || !w.ref.remove(next) {
+				w.fail("the head is %d, want %d", head.Value, next.id)
+			}
+			w.ok(w.ledger.ends(head.Value, "gone"))
+			w.counts["found gone"]++
+			continue
+		}
+		got, want := w.line.Leave(w.now), w.ref.leave(w.now)
+		if got == nil && want == nil {
+			break
+		}
+		if got == nil || want == nil || got.Value != want.id {
+			w.fail("Leave took %+v, want %+v", got, want)
+		}
+		if w.line.Cancel(got) {
+			w.fail("%d gave up after it had left", got.Value)
+		}
+		w.ledger.left(w.terms)
+		w.ok(w.ledger.ends(got.Value, "left"))
+		w.ok(w.ledger.ordered(got.Value, want.e))
+		w.goes(got.Value)
+		w.counts["left after waiting"]++
+	}
+	var got, want []fate
+	for {
+		waiter, why := w.line.Expire(w.now)
+		if waiter == nil {
+			break
+		}
+		got = append(got, fate{waiter.Value, why})
+		w.ok(w.ledger.ends(waiter.Value, string(why)))
+		w.counts["later "+string(why)]++
+		if why == limiter.ReasonMaxWait && !w.placed[waiter.Value] {
+			w.fail("%d was let in, was not overtaken, and waited for nothing", waiter.Value)
+		}
+	}
+	for {
+		waiter, why := w.ref.expire(w.now)
+		if waiter == nil {
+			break
+		}
+		want = append(want, fate{waiter.id, why})
+	}
+	byID := func(a, b fate) int { return cmp.Compare(a.id, b.id) }
+	slices.SortFunc(got, byID)
+	slices.SortFunc(want, byID)
+	if !slices.Equal(got, want) {
+		w.fail("Expire took %v, want %v", got, want)
+	}
+}
+
+// goes notes who takes a place.
+func (w *lineWalk) goes(id int) {
+	w.inFlight = append(w.inFlight, id)
+	if most := w.terms.MaxInFlight; most > 0 && len(w.inFlight) > most {
+		w.fail("%d in flight", len(w.inFlight))
+	}
+}
+
+func (w *lineWalk) arrive(id int, e shaping.Entrant) {
+	want, wantOut := w.ref.enter(w.now, e, id)
+	got, waiter, out := w.line.Enter(w.now, e, id)
+	if got != want || (waiter != nil) != want.Queued || (out != nil) != (wantOut != nil) || out != nil && out.Value != wantOut.id {
+		w.fail("Enter %+v: %+v and %v out, want %+v and %v out", e, got, out, want, wantOut)
+	}
+	w.ledger.came[id] = ""
+	if out != nil {
+		w.ok(w.ledger.ends(out.Value, "put out"))
+		w.counts["put out"]++
+	}
+	switch {
+	case waiter != nil:
+		// Who comes while a departure is overdue cannot know for how long it
+		// goes on being so.
+		w.waiters[id], w.placed[id] = waiter, w.terms.MaxInFlight > 0 || w.line.Due(w.now) <= w.now
+	case want.Reason == limiter.ReasonNone:
+		w.ledger.left(w.terms)
+		w.ok(w.ledger.ends(id, "left"))
+		w.goes(id)
+		w.counts["went at once"]++
+	default:
+		w.ok(w.ledger.ends(id, "refused"))
+		w.counts["refused "+string(want.Reason)]++
+	}
+	if depth := w.line.Depth(w.now); waiter != nil && depth > w.terms.Queue && out == nil {
+		w.fail("%d wait", depth)
+	}
+}
+
+// truth checks that a refusal is true: who comes alone after RetryAfter is let
+// in. In a queue with one flow and no ageing it is also not let in 1 ns before.
+func (w *lineWalk) truth(e shaping.Entrant) {
+	w.serve()
+	v := w.line.LookFor(w.now, e)
+	if v.Reason == limiter.ReasonNone || w.terms.Rate.Count == 0 || w.terms.Queue == 0 || w.terms.MaxInFlight > 0 || w.ref.paused == shaping.Endless {
+		return
+	}
+	w.counts["checked refusals"]++
+	then, expired := w.ref.alone(w.now, v.RetryAfter, e)
+	if then.Reason != limiter.ReasonNone {
+		w.fail("%+v is told %+v, and then %+v", e, v, then)
+	}
+	if len(w.ref.flows()) > 1 || len(w.ref.flows()) == 1 && w.ref.flows()[0] != e.Flow || w.terms.PromoteAfter > 0 || expired {
+		return
+	}
+	if before, _ := w.ref.alone(w.now, v.RetryAfter-1, e); before.Reason == limiter.ReasonNone {
+		w.fail("%+v is told %+v, and 1 ns earlier it is %+v", e, v, before)
+	}
+}
+
+func (w *lineWalk) compare() {
+	if got, want := w.line.Waiting(), len(w.ref.all); got != want {
+		w.fail("%d wait, want %d", got, want)
+	}
+	if got, want := max(w.now, w.line.Due(w.now)), max(w.now, w.ref.due(w.now)); got != want {
+		w.fail("due %d, want %d", got, want)
+	}
+	if got, want := max(w.now, w.line.Wake(w.now)), max(w.now, w.ref.wake(w.now)); got != want {
+		w.fail("wake %d, want %d", got, want)
+	}
+	if got, want := w.line.Paused(w.now), w.ref.paused; got != want {
+		w.fail("paused until %d, want %d", got, want)
+	}
+	if got := w.line.InFlight(); got != len(w.inFlight) || got != w.ref.taken {
+		w.fail("%d in flight, want %d", got, len(w.inFlight))
+	}
+	if n, more := w.line.Remaining(w.now); n < 0 || more < 0 {
+		w.fail("%d remain, more after %v", n, more)
+	}
+}
+
+// jumps says which of what cannot happen to a live queue is to happen: late
+// timers and a clock that steps.
+type jumps struct{ late, clock bool }
+
+func walkLedger(t testing.TB, steps int, pick source, j jumps) map[string]int {
+	w := &lineWalk{
+		chance: chance{pick}, t: t, ledger: newLedger(), now: 3600 * second,
+		waiters: map[int]*shaping.Waiter[int]{}, placed: map[int]bool{}, counts: map[string]int{},
+	}
+	classes, flows, places := 1+pick(3), 1+pick(4), w.in(2)
+	w.terms = w.terms0(places)
+	w.line, w.ref = shaping.NewLine[int](w.terms), newRef(w.terms)
+	for step := range steps {
+		w.compare()
+		e := w.entrant(classes, flows, w.terms.MaxWait)
+		if got, want := w.line.LookFor(w.now, e), w.ref.verdict(w.now, e); got != want {
+			w.fail("%+v is told %+v, want %+v", e, got, want)
+		} else if really := w.ref.really(e); got.Reason == limiter.ReasonNone && got.Ahead < really {
+			w.fail("%+v is told that %d are ahead, and it is %d", e, got.Ahead, really)
+		}
+		switch op := pick(20); {
+		case op < 6:
+			if !j.late || w.in(2) {
+				w.serve() // a driver does, before it asks
+			}
+			w.arrive(step, e)
+		case op < 7:
+			w.truth(e)
+		case op < 9 && len(w.ref.all) > 0:
+			r := w.ref.all[pick(len(w.ref.all))]
+			waiter := w.waiters[r.id]
+			if !w.line.Cancel(waiter) || w.line.Cancel(waiter) || !w.ref.remove(r) {
+				w.fail("giving up must work once")
+			}
+			w.ok(w.ledger.ends(r.id, "gone"))
+			w.counts["gave up"]++
+		case op < 11 && len(w.inFlight) > 0:
+			i := pick(len(w.inFlight))
+			w.inFlight = slices.Delete(w.inFlight, i, i+1)
+			w.line.Done(w.now)
+			w.ref.done(w.now)
+			if !j.late {
+				w.serve()
+			}
+		case op < 15: // what is due next, or a while if that is nothing
+			at := w.line.Wake(w.now)
+			if at == shaping.Endless {
+				w.until(w.now+int64(pick(300))*w.step()/100, j)
+				break
+			}
+			if at > w.now && at-w.now < int64(48*time.Hour) {
+				w.pass(at - 1 - w.now)
+				if w.line.Leave(w.now) != nil {
+					w.fail("left 1 ns before it was due")
+				}
+				w.pass(1)
+			}
+			if j.late {
+				switch pick(4) {
+				case 0:
+					w.pass(int64(pick(int(shaping.Slack) + 1)))
+				case 1:
+					w.stall(int64(pick(1000)) * w.step() / 100)
+				}
+			}
+			w.serve()
+		case op < 17:
+			w.until(w.now+int64(pick(200))*w.step()/100, j)
+		case op < 18:
+			until := w.now + int64(pick(400))*w.step()/100
+			switch pick(4) {
+			case 0:
+				until = shaping.Endless
+			case 1, 2:
+				w.line.Resume(w.now)
+				w.ref.resume(w.now)
+				continue
+			}
+			w.line.Pause(w.now, until)
+			w.ref.pause(w.now, until)
+		case op < 19:
+			was := w.terms
+			w.terms = w.terms0(places)
+			if w.in(3) { // only the rate
+				rate := w.terms.Rate
+				if w.terms = was; was.Rate.Count > 0 && rate.Count > 0 {
+					w.terms.Rate = rate
+				}
+			}
+			w.line.Adopt(w.now, w.terms)
+			w.ref.adopt(w.now, w.terms)
+			if w.terms.MaxInFlight > 0 {
+				w.unforeseen()
+			}
+			if was.Rate.Count == 0 || w.terms.Rate.Count == 0 {
+				w.ledger.breaks()
+			}
+		case j.clock:
+			by := int64(pick(3600)) * second
+			if w.in(2) && w.now > 3*by {
+				w.now -= by // and no time has passed
+				w.unforeseen()
+				break
+			}
+			w.now += by
+			w.unforeseen()
+			w.ledger.breaks()
+		}
+	}
+	w.drain()
+	w.ok(w.ledger.balance())
+	return w.counts
+}
+
+func (w *lineWalk) terms0(places bool) shaping.Terms { return w.chance.terms(w.t, places) }
+
+// unforeseen notes that who waits now may wait in vain for what no line can
+// foresee.
+func (w *lineWalk) unforeseen() {
+	for _, r := range w.ref.all {
+		w.placed[r.id] = true
+	}
+}
+
+// stall lets time pass in which no timer comes.
+func (w *lineWalk) stall(d int64) {
+	w.pass(d)
+	w.unforeseen()
+}
+
+// until lets time pass until then; what is due meanwhile is served in time, or if
+// timers are late at the end.
+func (w *lineWalk) until(to int64, j jumps) {
+	for !j.late && !j.clock {
+		at := w.line.Wake(w.now)
+		if at > to {
+			break
+		}
+		w.pass(max(0, at-w.now))
+		w.serve()
+	}
+	if j.late || j.clock {
+		w.unforeseen()
+	}
+	w.pass(to - w.now)
+}
+
+// drain ends everything, and sees that nothing is left.
+func (w *lineWalk) drain() {
+	w.line.Resume(w.now)
+	w.ref.resume(w.now)
+	for w.line.Waiting() > 0 {
+		for range w.inFlight {
+			w.line.Done(w.now)
+			w.ref.done(w.now)
+		}
+		w.inFlight = w.inFlight[:0]
+		w.serve()
+		if w.line.Waiting() == 0 {
+			break
+		}
+		w.compare()
+		at := w.line.Wake(w.now)
+		if at <= w.now || at == shaping.Endless {
+			w.fail("%d wait, and nothing is due", w.line.Waiting())
+		}
+		w.pass(at - w.now)
+	}
+	for range w.inFlight {
+		w.line.Done(w.now)
+	}
+	if w.line.InFlight() != 0 || w.line.Waiting() != 0 || w.line.Oldest() >= 0 || w.line.Head(w.now) != nil {
+		w.fail("%d in flight, %d wait at the end", w.line.InFlight(), w.line.Waiting())
+	}
+	idle := w.line.Idle(w.now)
+	if w.line.Idle(w.now+int64(idle)) != 0 {
+		w.fail("not as good as new after %v", idle)
+	}
+}
+
+// The promise, and that line and reference agree in everything, over random
+// arrivals of all classes and flows, own deadlines, cancellations, clients
+// found gone, places given back, changes of all terms, pauses with and without
+// end, late timers, stalls, and steps of the clock.
+func TestLedger(t *testing.T) {
+	counts := map[string]int{}
+	for seed := range uint64(500) {
+		rnd := rand.New(rand.NewPCG(seed, 11))
+		ok := t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			for what, n := range walkLedger(t, 150, rnd.IntN, jumps{late: seed%3 > 0, clock: seed%3 > 1}) {
+				counts[what] += n
+			}
+		})
+		if !ok {
+			break
+		}
+	}
+	for _, what := range []string{
+		"went at once", "left after waiting", "found gone", "gave up", "put out", "refused queue_full", "refused max_wait",
+		"refused paused", "later queue_full", "later paused", "later max_wait", "checked refusals",
+	} {
+		if counts[what] < 25 {
+			t.Errorf("%s: only %d", what, counts[what])
+		}
+	}
+	t.Log(counts)
+}
+
+func FuzzLedger(f *testing.F) {
+	for seed := range uint64(6) {
+		rnd := rand.New(rand.NewPCG(seed, 12))
+		b := make([]byte, 600)
+		for i := range b {
+			b[i] = byte(rnd.UintN(256))
+		}
+		f.Add(byte(seed), b)
+	}
+	f.Fuzz(func(t *testing.T, kind byte, data []byte) {
+		walkLedger(t, min(len(data)/4, 150), func(n int) int {
+			x := 0
+			for range 2 {
+				x <<= 8
+				if len(data) > 0 {
+					x, data = x|int(data[0]), data[1:]
+				}
+			}
+			if n > 1<<16 {
+				return x * (n >> 16)
+			}
+			return x % n
+		}, jumps{late: kind%3 > 0, clock: kind%3 > 1})
+	})
+}
