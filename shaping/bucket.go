@@ -51,28 +51,27 @@ func (b *bucket) arriveLocked(now int64, req *Request) (limiter.Decision, *Waite
 }
 
 // wait waits for the end of w.
-func (b *bucket) wait(ctx context.Context, w *Waiter[turn]) (limiter.Decision, error) {
+func (b *bucket) wait(ctx context.Context, w *Waiter[turn], d *limiter.Decision) error {
 	select {
 	case <-w.Value.done:
 	case <-ctx.Done():
 		if b.giveUp(w) {
-			return *w.Value.decision, context.Cause(ctx)
+			*d = *w.Value.decision
+			return context.Cause(ctx)
 		}
 	}
-	d := *w.Value.decision
-	var err error
-	switch {
+	switch *d = *w.Value.decision; {
 	case d.Reason == limiter.ReasonClientGone:
-		err = limiter.ErrClientGone
+		return limiter.ErrClientGone
 	case d.Allowed && ctx.Err() != nil:
 		// The grant came first. The departure is used all the same: handed on
 		// to the next, it would be made by now later than the schedule knows,
 		// and by more than Slack that breaks the promise about any interval.
 		d.Allowed, d.Reason = false, limiter.ReasonClientGone
-		err = context.Cause(ctx)
 		b.done()
+		return context.Cause(ctx)
 	}
-	return d, err
+	return nil
 }
 
 // giveUp takes w out of the line unless its waiting has ended, which only the

@@ -123,7 +123,8 @@ func TestEarlyWakeUp(t *testing.T) {
 		}
 		time.Sleep(time.Nanosecond)
 		synctest.Wait()
-		if d, err := b.wait(context.Background(), w); err != nil || !d.Allowed || d.Waited != time.Second {
+		var d limiter.Decision
+		if err := b.wait(context.Background(), w, &d); err != nil || !d.Allowed || d.Waited != time.Second {
 			t.Fatalf("%+v, %v", d, err)
 		}
 	})

@@ -51,34 +51,49 @@ func (c *Chain) Of(class queue.Class) *Chain {
 }
 
 // Acquire implements limiter.Limiter.
-func (c *Chain) Acquire(ctx context.Context, req limiter.Request) (limiter.Permit, error) {
-	w := walk{chain: c, req: &req, all: make([]limiter.Decision, len(c.links))}
+func (c *Chain) Acquire(ctx context.Context, req limiter.Request) (p limiter.Permit, err error) {
+	w := &walk{chain: c, req: &req, all: make([]limiter.Decision, len(c.links))}
+	ok, err := w.ask(ctx)
+	switch {
+	case err != nil:
+		p.Decision, p.All = w.all[w.last], w.decided()
+	case ok:
+		w.passed(&p)
+	default:
+		w.refused(&p)
+	}
+	return p, err
+}
+
+// ask asks the limits until one refuses.
+func (w *walk) ask(ctx context.Context) (ok bool, err error) {
 	if !w.haveKeys() || !w.reject() {
-		return w.refused(), nil
+		return false, nil
 	}
 	w.rejectDry()
 	// Places that nobody may wait for are asked before those that one may.
 	for _, waits := range [...]bool{false, true} {
-		for i, link := range c.links {
+		for i := range w.chain.links {
+			link := &w.chain.links[i]
 			if link.Queue == nil || link.waits() != waits || !w.asked(i) {
 				continue
 			}
-			if ok, err := w.enter(ctx, i); err != nil {
-				return limiter.Permit{Decision: w.all[i], All: w.decided()}, err
-			} else if !ok {
-				return w.refused(), nil
+			if ok, err := w.enter(ctx, i); !ok {
+				w.last = i
+				return false, err
 			}
 		}
 	}
-	return w.passed(), nil
+	return true, nil
 }
 
 // Look says how things stand for a request, and asks nothing: the decisions are
 // Peeked, and the one that counts is of the limit nearest to exhaustion.
-func (c *Chain) Look(req limiter.Request) limiter.Permit {
-	w := walk{chain: c, req: &req, all: make([]limiter.Decision, len(c.links))}
+func (c *Chain) Look(req limiter.Request) (p limiter.Permit) {
+	w := &walk{chain: c, req: &req, all: make([]limiter.Decision, len(c.links))}
 	w.look(func(d *limiter.Decision) bool { return true })
-	return w.passed()
+	w.passed(&p)
+	return p
 }
 
 // Foresee is how long a request that came now would wait in the queues, as far
@@ -107,28 +122,25 @@ type walk struct {
 	all    []limiter.Decision // by link; one that was not asked has no Policy
 	held   []limiter.Charge   // what limits in reject mode have been charged
 	at     time.Time          // the instant of those charges
-	places []Grant            // what is held until the request has ended
+	places []*bucket          // what is held until the request has ended
+	last   int                // the link that was asked last
 	waited time.Duration      // in the queues behind it
 }
 
 // enter asks link i for a turn. It is not ok if the request goes no further; what
 // it holds is then given back.
 func (w *walk) enter(ctx context.Context, i int) (ok bool, err error) {
-	key := &w.req.Keys[i]
-	patience := key.MaxWait
-	if patience > 0 { // it is the client's, who does not begin anew at each queue
-		patience = max(1, patience-w.waited)
+	key, d := &w.req.Keys[i], &w.all[i]
+	req := Request{Key: key.Value, Gone: w.req.Gone, Class: w.chain.class, Flow: key.Flow, MaxWait: key.MaxWait}
+	if req.MaxWait > 0 { // it is the client's, who does not begin anew at each queue
+		req.MaxWait = max(1, req.MaxWait-w.waited)
 	}
-	g, err := w.chain.links[i].Queue.Acquire(ctx, Request{
-		Key: key.Value, Gone: w.req.Gone, Class: w.chain.class, Flow: key.Flow, MaxWait: patience,
-	})
-	d := g.Decision
+	holds, err := w.chain.links[i].Queue.acquire(ctx, &req, d)
 	if err != nil && errors.Is(context.Cause(ctx), limiter.ErrShutdown) {
 		d.Reason, d.Status, d.RetryAfter, err = limiter.ReasonShutdown, http.StatusServiceUnavailable, time.Second, nil
 	}
-	w.all[i] = d
-	if g.bucket != nil {
-		w.places = append(w.places, g)
+	if holds != nil {
+		w.places = append(w.places, holds)
 	}
 	switch {
 	case err != nil:
@@ -147,13 +159,13 @@ func (w *walk) enter(ctx context.Context, i int) (ok bool, err error) {
 
 // release gives the places back.
 func (w *walk) release() {
-	for _, g := range w.places {
-		g.Release()
+	for _, b := range w.places {
+		b.done()
 	}
 }
 
 // waits reports whether a request may wait at the link.
-func (l Link) waits() bool { return l.Queue.Policy().Queue > 0 }
+func (l *Link) waits() bool { return l.Queue.Policy().Queue > 0 }
 
 // asked reports whether link i is to decide about the request.
 func (w *walk) asked(i int) bool {
@@ -178,7 +190,7 @@ func (w *walk) haveKeys() bool {
 	return ok
 }
 
-func (l Link) name() (name string, dryRun bool) {
+func (l *Link) name() (name string, dryRun bool) {
 	if l.Queue != nil {
 		p := l.Queue.Policy()
 		return p.Name, p.DryRun
@@ -244,26 +256,25 @@ func (w *walk) giveBack() {
 // refused is the Permit of a request that a limit refused: the one from which
 // it takes longest to be let through, as a client that comes back sooner is
 // refused again. The limits that were not reached are looked at.
-func (w *walk) refused() limiter.Permit {
+func (w *walk) refused(p *limiter.Permit) {
 	w.look(func(d *limiter.Decision) bool { return d.Policy == "" || d.Allowed && !d.DryRun })
-	p := limiter.Permit{All: w.decided()}
+	p.All = w.decided()
 	found := false
 	for _, d := range p.All {
 		if !d.Allowed && !d.DryRun && !d.Peeked && (!found || d.RetryAfter > p.RetryAfter) {
 			p.Decision, found = d, true
 		}
 	}
-	return p
 }
 
 // passed is the Permit of a request that every limit let pass. After a wait
 // the limits in reject mode are looked at again, so that the fields tell what
 // is true when the client reads them.
-func (w *walk) passed() limiter.Permit {
+func (w *walk) passed(p *limiter.Permit) {
 	if w.waited > 0 {
 		w.look(func(d *limiter.Decision) bool { return !d.DryRun })
 	}
-	p := limiter.Permit{All: w.decided()}
+	p.All = w.decided()
 	p.Allowed = true
 	if len(w.places) > 0 {
 		p.Done = w.release
@@ -274,7 +285,6 @@ func (w *walk) passed() limiter.Permit {
 			p.Decision = d
 		}
 	}
-	return p
 }
 
 // look brings the state in those decisions that which picks up to date, and

@@ -205,29 +205,43 @@ func New(p Policy, options ...Option) (*Shaper, error) {
 // already uses nothing.
 //
 // In a dry run Acquire never waits: Queued and Waited say what would have been.
-func (s *Shaper) Acquire(ctx context.Context, req Request) (Grant, error) {
+func (s *Shaper) Acquire(ctx context.Context, req Request) (g Grant, err error) {
+	g.bucket, err = s.acquire(ctx, &req, &g.Decision)
+	return g, err
+}
+
+// acquire writes the decision to d, and returns the bucket whose place the
+// request holds. Pointers rather than values, here and in what it calls: the
+// frames up to the wait stand on the stack of everybody who waits.
+func (s *Shaper) acquire(ctx context.Context, req *Request, d *limiter.Decision) (holds *bucket, err error) {
 	if ctx.Err() != nil {
-		d := s.rules.Load().decision(s.clock.at(s.clock.now()))
+		*d = s.rules.Load().decision(s.clock.at(s.clock.now()))
 		d.Reason = limiter.ReasonClientGone
-		return Grant{Decision: d}, context.Cause(ctx)
+		return nil, context.Cause(ctx)
 	}
+	b, w := s.arrive(req, d)
+	if w != nil {
+		err = b.wait(ctx, w, d)
+	} else if d.DryRun && d.Queued {
+		return nil, nil // it takes no place; see Line.Rehearse
+	}
+	if !d.Allowed {
+		b = nil
+	}
+	return b, err
+}
+
+// arrive puts a request to its line. With a Waiter, wait tells the decision.
+func (s *Shaper) arrive(req *Request, d *limiter.Decision) (*bucket, *Waiter[turn]) {
 	b := s.lock(req.Key)
 	if b == nil {
-		return Grant{Decision: s.full()}, nil
+		*d = s.full()
+		return nil, nil
 	}
-	d, w := b.arriveLocked(b.now(), &req)
-	b.mu.Unlock()
-	var err error
-	if w != nil {
-		d, err = b.wait(ctx, w)
-	} else if d.DryRun && d.Queued {
-		return Grant{Decision: d}, nil // it takes no place; see Line.Rehearse
-	}
-	g := Grant{Decision: d}
-	if d.Allowed {
-		g.bucket = b
-	}
-	return g, err
+	defer b.mu.Unlock()
+	var w *Waiter[turn]
+	*d, w = b.arriveLocked(b.now(), req)
+	return b, w
 }
 
 // lock returns the key's bucket, locked, and makes it if there is none; nil if
