@@ -3,7 +3,6 @@ package proxy
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"errors"
 	"net"
 	"net/http"
@@ -49,10 +48,9 @@ type lot struct {
 
 // A place is the connection of an HTTP/1 request as its context has it.
 type place struct {
-	conn  net.Conn             // the client's, or TLS on top of it
-	lot   *lot                 // nil: requests cannot be parked
-	state *tls.ConnectionState // of TLS, for a connection that comes from the lot
-	back  *returned            // nil: it does not
+	conn net.Conn  // the client's, or TLS on top of it
+	lot  *lot      // nil: requests cannot be parked
+	back *returned // what came back from the lot; nil: it never was there
 }
 
 // comesBack is what waited in the lot, if r is that.
@@ -89,8 +87,10 @@ func (x *exchange) park(keys []limiter.Key) bool {
 	if !ok || seer.Foresee(limiter.Request{Keys: keys}) < x.proxy.parkAfter {
 		return false
 	}
-	if descriptor(at.conn) < 0 || !at.lot.ready() {
-		return false // nobody would tell when the client leaves
+	// Nobody would tell when the client leaves; of TLS the kernel does not know
+	// when it ends.
+	if x.r.TLS != nil || descriptor(at.conn) < 0 || !at.lot.ready() {
+		return false
 	}
 	said := head(x.r)
 	conn, rw, err := http.NewResponseController(x.w.ResponseWriter).Hijack()
@@ -104,9 +104,8 @@ func (x *exchange) park(keys []limiter.Key) bool {
 		conn = again.Conn // it was parked before
 	}
 	p := &parked{site: x.site, route: x.route, event: x.event, keys: keys}
-	state := x.r.TLS
 	x.proxy.running.Add(1) // until it is served again, or has gone
-	go at.lot.wait(p, conn, at.conn, said, state)
+	go at.lot.wait(p, conn, said)
 	x.parked = true
 	return true
 }
@@ -133,12 +132,12 @@ func head(r *http.Request) []byte {
 }
 
 // wait asks the limits for a parked request, and brings it back.
-func (l *lot) wait(p *parked, conn, low net.Conn, said []byte, state *tls.ConnectionState) {
+func (l *lot) wait(p *parked, conn net.Conn, said []byte) {
 	ctx, cancel := context.WithCancelCause(l.base)
 	defer cancel(nil)
-	unwatch := l.watch.watch(low, func() { cancel(limiter.ErrClientGone) })
+	unwatch := l.watch.watch(conn, func() { cancel(limiter.ErrClientGone) })
 	p.permit, p.err = p.route.Limiter.Acquire(ctx, limiter.Request{
-		Keys: p.keys, Gone: func() bool { return ctx.Err() != nil || hasLeft(low) },
+		Keys: p.keys, Gone: func() bool { return ctx.Err() != nil || hasLeft(conn) },
 	})
 	unwatch()
 	p.keys = nil
@@ -148,7 +147,7 @@ func (l *lot) wait(p *parked, conn, low net.Conn, said []byte, state *tls.Connec
 		return
 	}
 	select {
-	case l.back <- &returned{Conn: conn, low: low, said: said, state: state, lot: l, parked: p}:
+	case l.back <- &returned{Conn: conn, said: said, lot: l, parked: p}:
 	case <-l.done:
 		l.gone(p, conn)
 	}
@@ -220,9 +219,7 @@ func (l *lot) Addr() net.Addr { return &net.UnixAddr{Name: "lot", Net: "unix"} }
 // the client has said already.
 type returned struct {
 	net.Conn
-	low    net.Conn
 	said   []byte
-	state  *tls.ConnectionState
 	lot    *lot
 	parked *parked
 	taken  atomic.Bool

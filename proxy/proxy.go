@@ -94,9 +94,6 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer p.running.Done()
 	x := &exchange{proxy: p, site: p.site.Load(), r: r}
 	began := time.Now()
-	if at, ok := r.Context().Value(connKey{}).(*place); ok && at.state != nil {
-		r.TLS = at.state
-	}
 	if before := comesBack(r); before != nil {
 		p.running.Done() // as it was counted when it was parked
 		x.before, x.site, began = before, before.site, before.event.Start
@@ -180,6 +177,7 @@ func (x *exchange) admitted(found *lookup) bool {
 		x.fail(http.StatusBadRequest, "http_request_error", err.Error())
 		return false
 	}
+	x.makeRoom(unreadKept)
 	switch {
 	case x.before != nil:
 		x.permit, err = x.before.permit, x.before.err
@@ -189,6 +187,7 @@ func (x *exchange) admitted(found *lookup) bool {
 		x.permit, err = x.route.Limiter.Acquire(x.r.Context(), limiter.Request{Keys: keys, Gone: x.clientGone})
 		x.proxy.observe.Decided(x.route.Match, x.permit.All)
 	}
+	x.makeRoom(0)
 	x.event.decided(x.permit)
 	switch {
 	case err != nil && x.clientLeft(err):
@@ -223,6 +222,23 @@ func (x *exchange) identify(found *lookup) ([]limiter.Key, error) {
 		Request: x.r, Client: x.event.Client, Host: x.to.host,
 		Route: x.route.Match, PathValue: found.shadow.PathValue,
 	})
+}
+
+// unreadKept is how much of the unread body of a waiting request the kernel is
+// asked to take in: the end of the connection comes behind it. Of a body that
+// is larger, it is not seen while it waits that its client leaves.
+const unreadKept = 1<<20 + 64<<10
+
+// makeRoom does so for a body of HTTP/1 that may have to wait, and ends it.
+func (x *exchange) makeRoom(n int) {
+	at, ok := x.r.Context().Value(connKey{}).(*place)
+	if !ok || x.body == nil || x.r.ProtoMajor != 1 || x.before != nil && n > 0 {
+		return
+	}
+	if length := x.r.ContentLength; length > 0 {
+		n = int(min(int64(n), length+64<<10))
+	}
+	roomForBody(at.conn, n)
 }
 
 // clientLeft reports whether err, from waiting, says that the client left.

@@ -52,7 +52,7 @@ func NewServer(ctx context.Context, p *Proxy, o ServerOptions, logger *slog.Logg
 	}
 	again.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
 		back := c.(*returned)
-		return context.WithValue(ctx, connKey{}, &place{conn: back.low, lot: s.lot, state: back.state, back: back})
+		return context.WithValue(ctx, connKey{}, &place{conn: back.Conn, lot: s.lot, back: back})
 	}
 	return s
 }
@@ -65,8 +65,13 @@ func newHTTPServer(ctx context.Context, p *Proxy, o ServerOptions, logger *slog.
 		IdleTimeout:                  o.IdleTimeout,
 		MaxHeaderBytes:               o.MaxHeaderBytes,
 		Protocols:                    new(http.Protocols),
-		BaseContext:                  func(net.Listener) context.Context { return ctx },
-		ErrorLog:                     log.New(serverLog{logger}, "", 0),
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams:          streams,
+			MaxReceiveBufferPerStream:     streamWindow,
+			MaxReceiveBufferPerConnection: streams * streamWindow,
+		},
+		BaseContext: func(net.Listener) context.Context { return ctx },
+		ErrorLog:    log.New(serverLog{logger}, "", 0),
 	}
 }
 
@@ -97,6 +102,15 @@ func (s *Server) Close() error {
 	s.lot.close()
 	return errors.Join(s.Server.Close(), s.lot.again.Close())
 }
+
+// Of an HTTP/2 connection: how many streams a client may open, and how much of
+// the body of each it may send before that is read. All of them together fit
+// the connection's own window, or unread bodies of requests that wait would
+// keep out the body of the one whose turn it is.
+const (
+	streams      = 100
+	streamWindow = 128 << 10
+)
 
 // serverLog passes on what net/http prints, a line an event. Most of it is the
 // fault of clients (TLS handshakes that fail, broken HTTP/2 frames).
