@@ -293,3 +293,31 @@ func TestHTTP2Targets(t *testing.T) {
 		}
 	}
 }
+
+// White space around a value, which no upstream sees, does not make another key
+// of it: by an empty continuation line (RFC 9112, section 5.2) or in HTTP/2,
+// where it is an error that net/http lets pass (RFC 9113, section 8.2.1).
+func TestWhiteSpaceMakesNoKey(t *testing.T) {
+	up := newRawUpstream(t, always(ok200))
+	r := limited(route("/", up.addr), new(turnstile))
+	keys := make(chan string, 1)
+	r.Identify = func(id Identity) ([]limiter.Key, error) {
+		keys <- id.Request.Header.Get("X-Api-Key")
+		return []limiter.Key{{}}, nil
+	}
+	f := newFront(t, &Site{Routes: []*Route{r}})
+	for _, fold := range []string{"", " \r\n", "\t\r\n \r\n"} {
+		f.wire(t, "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX-Api-Key: a b\r\n"+fold+"\r\n")
+		if k := <-keys; k != "a b" {
+			t.Errorf("behind %q the key is %q", fold, k)
+		}
+	}
+	for _, v := range []string{"a b", "a b ", " a b", "\ta b\t "} {
+		if s := h2Status(t, f.addr, []string{":method", "GET", ":scheme", "http", ":authority", "x", ":path", "/", "x-api-key", v}); s != 200 {
+			t.Errorf("%q: %d", v, s)
+		}
+		if k := <-keys; k != "a b" {
+			t.Errorf("of %q the key is %q", v, k)
+		}
+	}
+}

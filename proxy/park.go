@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -93,6 +94,9 @@ func (x *exchange) park(keys []limiter.Key) bool {
 		return false
 	}
 	said := head(x.r)
+	if len(said) > cmp.Or(at.lot.again.MaxHeaderBytes, http.DefaultMaxHeaderBytes) {
+		return false // many short lines: they grow, and would be too long to be read again
+	}
 	conn, rw, err := http.NewResponseController(x.w.ResponseWriter).Hijack()
 	if err != nil {
 		return false
@@ -101,7 +105,8 @@ func (x *exchange) park(keys []limiter.Key) bool {
 	rest, _ := rw.Reader.Peek(rw.Reader.Buffered())
 	said = append(said, rest...)
 	if again, ok := conn.(*returned); ok {
-		conn = again.Conn // it was parked before
+		// It was parked before, and net/http may not have read all it said then.
+		conn, said = again.Conn, append(said, again.said...)
 	}
 	p := &parked{site: x.site, route: x.route, event: x.event, keys: keys}
 	x.proxy.running.Add(1) // until it is served again, or has gone

@@ -97,6 +97,49 @@ func TestParkedRequestComesBackWhole(t *testing.T) {
 	}
 }
 
+// What a client sent far ahead stays whole on a connection that is parked again
+// and again, also where a head grows as it is written anew.
+func TestParkedPipelineLongerThanABuffer(t *testing.T) {
+	up := newRawUpstream(t, always(ok200))
+	g, r := gated(up.addr)
+	f := newFront(t, &Site{Routes: []*Route{r}})
+	const n = 100
+	var all strings.Builder
+	for i := range n {
+		fmt.Fprintf(&all, "GET /%d HTTP/1.1\nHost:x\n%s\n", i, strings.Repeat("a:\n", i))
+	}
+	br := bufio.NewReader(f.dial(t, all.String()))
+	for i := range n {
+		<-g.came
+		g.let <- letGo()
+		res, err := http.ReadResponse(br, nil)
+		if err != nil || res.StatusCode != 200 {
+			t.Fatalf("answer %d: %v, %v", i, res, err)
+		}
+		io.Copy(io.Discard, res.Body)
+		if e := f.next(t); e.Path != fmt.Sprintf("/%d", i) {
+			t.Fatalf("request %d is %s", i, e.Path)
+		}
+	}
+}
+
+// A head of the shortest lines, longer when it is written anew than net/http
+// would read, is answered all the same.
+func TestParkedHeadOfShortLines(t *testing.T) {
+	up := newRawUpstream(t, always(ok200))
+	g, r := gated(up.addr)
+	f := newFront(t, &Site{Routes: []*Route{r}})
+	c := f.dial(t, "GET / HTTP/1.1\nHost:x\n"+strings.Repeat("a:\n", 20_000)+"\n")
+	<-g.came
+	g.let <- letGo()
+	if res, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil || res.StatusCode != 200 {
+		t.Fatalf("%v, %v", res, err)
+	}
+	if e := f.next(t); e.Status != 200 {
+		t.Errorf("%+v", e)
+	}
+}
+
 func TestParkedChunkedBody(t *testing.T) {
 	up := newRawUpstream(t, always(ok200))
 	g, r := gated(up.addr)

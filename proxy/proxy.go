@@ -107,6 +107,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // serve walks a request once through the proxy.
 func (x *exchange) serve() {
 	r := x.r
+	trim(r.Header)
 	path, _, _ := strings.Cut(r.RequestURI, "?")
 	x.event.Path = clip(path, 1024)
 	if x.site.Client != nil {
@@ -162,6 +163,19 @@ func (x *exchange) serve() {
 	defer func() { x.permit.Release() }()
 	if x.admitted(found) {
 		x.forward()
+	}
+}
+
+// trim takes the white space around values away that net/http leaves there:
+// behind an empty continuation line, and in HTTP/2. The upstream does not see
+// it, so one key with more and more of it would be as many keys to a limit.
+func trim(h http.Header) {
+	for _, values := range h {
+		for i, v := range values {
+			if t := strings.Trim(v, " \t"); len(t) != len(v) {
+				values[i] = t
+			}
+		}
 	}
 }
 
