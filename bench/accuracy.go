@@ -1,66 +1,81 @@
+//go:build linux
+
 package main
 
 import (
-	"bufio"
+	"encoding/json"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
-	"net/http/httptest"
+	"os/exec"
 	"slices"
-	"sync"
+	"strconv"
+	"strings"
+	"syscall"
 	"time"
+
+	"github.com/shapeproxy/shapeproxy/bench/rig"
 )
 
-const (
-	// crowd is how many requests come at once.
-	crowd = 500
-	// settled is how many are left out of the long-run rate: they arrive while
-	// the rest of the crowd is still connecting, and the first ones late.
-	settled = 50
-)
+// crowds are the rates at which departures are measured, and how many requests
+// come at once.
+var crowds = []struct{ rate, crowd int }{{20, 60}, {200, 500}, {1000, 500}}
 
 // accuracy sends a crowd of requests at once into a queue and looks at the gaps
 // between their arrivals at the upstream.
-func accuracy(b *bench, rounds int) error {
-	for _, rate := range []int{200, 1000} {
-		if err := b.accuracyAt(rate, rounds); err != nil {
+func accuracy(b *bench, rounds int) error { return b.departures(rounds, false) }
+
+// busy does so while another route of the same proxy forwards all that wrk asks
+// for, which keeps every processor busy.
+func busy(b *bench, rounds int) error { return b.departures(rounds, true) }
+
+func (b *bench) departures(rounds int, loaded bool) error {
+	for _, c := range crowds {
+		if err := b.departuresAt(c.rate, c.crowd, rounds, loaded); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (b *bench) accuracyAt(rate, rounds int) error {
-	var mu sync.Mutex
-	var arrivals []time.Time
-	upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
-		now := time.Now()
-		mu.Lock()
-		defer mu.Unlock()
-		arrivals = append(arrivals, now)
-	}))
-	defer upstream.Close()
-	up := upstream.Listener.Addr().String()
+// A letter is one program that lets a crowd go.
+type letter struct {
+	name, addr string
+	logs       *rig.Process // tells in its log when each request departed; or nil
+	off        [][]float64  // |gap − 1/rate| in ms, by round
+	departed   [][]float64  // the same of the departures by its log
+	onTheWay   []float64    // from departure to arrival, ms
+	read       []float64    // from arrival until the recorder had it, ms
+	forwarded  []float64    // of the load, by the second
+}
 
+func (b *bench) departuresAt(rate, n, rounds int, loaded bool) error {
+	up, err := record()
+	if err != nil {
+		return err
+	}
+	defer up.Close()
+	static, err := b.static()
+	if err != nil {
+		return err
+	}
 	nginx, _, err := b.nginx(func(listen string) string {
 		return fmt.Sprintf(`
 	limit_req_zone $server_addr zone=crowd:1m rate=%dr/s;
 	upstream up { server %s; keepalive 64; }
+	upstream static { server %s; keepalive 64; }
+	proxy_http_version 1.1;
+	proxy_set_header Connection "";
 	server {
 		listen %s backlog=1024;
-		location / {
-			limit_req zone=crowd burst=%d;
-			proxy_pass http://up;
-			proxy_http_version 1.1;
-			proxy_set_header Connection "";
-		}
-	}`, rate, up, listen, crowd)
+		location / { limit_req zone=crowd burst=%d; proxy_pass http://up; }
+		location /open { proxy_pass http://static; }
+	}`, rate, up.Addr(), static, listen, n)
 	})
 	if err != nil {
 		return err
 	}
-	ours, _, err := b.shapeproxy(up, fmt.Sprintf(`
+	config := fmt.Sprintf(`
+[upstream.static]
+url = "http://%s"
 [limit.crowd]
 algorithm = "leaky-bucket"
 rate = "%d/s"
@@ -69,90 +84,183 @@ queue = %d
 match = "/"
 upstream = "up"
 limits = ["crowd"]
-`, rate, crowd))
+[[route]]
+match = "/open"
+upstream = "static"
+`, static, rate, n)
+	quiet, _, err := b.shapeproxy(up.Addr().String(), config)
 	if err != nil {
 		return err
 	}
-
-	sides := []struct {
-		name, addr             string
-		median, p99, max, rate []float64
-	}{{name: "shapeproxy", addr: ours}, {name: "NGINX limit_req", addr: nginx}}
-	for range rounds {
-		for i := range sides {
-			side := &sides[i]
-			arrivals = nil
-			if err := sendCrowd(side.addr); err != nil {
-				return fmt.Errorf("%s: %w", side.name, err)
-			}
-			if len(arrivals) != crowd {
-				return fmt.Errorf("%s: %d of %d requests arrived", side.name, len(arrivals), crowd)
-			}
-			slices.SortFunc(arrivals, time.Time.Compare)
-			off := make([]float64, 0, crowd)
-			interval := time.Second / time.Duration(rate)
-			for k := 1; k < crowd; k++ {
-				off = append(off, milliseconds((arrivals[k].Sub(arrivals[k-1]) - interval).Abs()))
-			}
-			side.median = append(side.median, median(off))
-			side.p99 = append(side.p99, quantile(off, 0.99))
-			side.max = append(side.max, slices.Max(off))
-			side.rate = append(side.rate, 100*(slope(arrivals[settled:])/float64(rate)-1))
+	sides := []*letter{{name: "shapeproxy", addr: quiet}, {name: "NGINX limit_req", addr: nginx}}
+	if !loaded { // a line for each request of the load would be measured, too
+		telling, process, err := b.shapeproxyLogging(up.Addr().String(), config)
+		if err != nil {
+			return err
 		}
+		sides = append(sides, &letter{name: "shapeproxy with its access log", addr: telling, logs: process})
 	}
 
+	id := 0
+	for range rounds {
+		for _, s := range sides {
+			if err := s.letGo(up, rate, n, id, loaded); err != nil {
+				return fmt.Errorf("%s: %w", s.name, err)
+			}
+			id += n
+		}
+	}
+	report(sides, rate, n, rounds)
+	return nil
+}
+
+// letGo sends one crowd, the first of which has that id.
+func (s *letter) letGo(up *recorder, rate, n, id int, loaded bool) error {
+	c, err := connect(s.addr, n)
+	if err != nil {
+		return err
+	}
+	defer c.leave()
+	if loaded {
+		w, err := startLoad(s.addr + "/open")
+		if err != nil {
+			return err
+		}
+		defer func() { s.forwarded = append(s.forwarded, w.end()) }()
+		time.Sleep(300 * time.Millisecond)
+	}
+	if err := c.ask("crowd", id, ""); err != nil {
+		return err
+	}
+	if err := c.answers(time.Minute); err != nil {
+		return err
+	}
+	arrivals := up.take("crowd")
+	if len(arrivals) != n {
+		return fmt.Errorf("%d of %d requests arrived", len(arrivals), n)
+	}
+	at := make([]time.Time, 0, n)
+	for _, a := range arrivals {
+		at = append(at, a.at)
+		s.read = append(s.read, milliseconds(a.read.Sub(a.at)))
+	}
+	s.off = append(s.off, gapErrors(at, rate))
+	if s.logs == nil {
+		return nil
+	}
+	departed, err := departures(s.logs, id, n)
+	if err != nil {
+		return err
+	}
+	at = at[:0]
+	for _, a := range arrivals {
+		at = append(at, departed[a.id])
+		s.onTheWay = append(s.onTheWay, milliseconds(a.at.Sub(departed[a.id])))
+	}
+	slices.SortFunc(at, time.Time.Compare)
+	s.departed = append(s.departed, gapErrors(at, rate))
+	return nil
+}
+
+// gapErrors are |gap − 1/rate| in ms.
+func gapErrors(at []time.Time, rate int) []float64 {
+	off, interval := make([]float64, 0, len(at)), time.Second/time.Duration(rate)
+	for k := 1; k < len(at); k++ {
+		off = append(off, milliseconds((at[k].Sub(at[k-1]) - interval).Abs()))
+	}
+	return off
+}
+
+// departures are when the n requests from id on departed, by the proxy's log.
+func departures(p *rig.Process, id, n int) (map[string]time.Time, error) {
+	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		found := make(map[string]time.Time, n)
+		for text := range strings.Lines(p.Output()) {
+			var line struct {
+				Path     string
+				Departed time.Time
+			}
+			if json.Unmarshal([]byte(text), &line) != nil {
+				continue // the last, half written
+			}
+			name, ok := strings.CutPrefix(line.Path, "/crowd/")
+			if k, err := strconv.Atoi(name); ok && err == nil && k >= id && k < id+n {
+				found[name] = line.Departed
+			}
+		}
+		if len(found) == n {
+			return found, nil
+		}
+		if time.Now().After(deadline) {
+			return nil, fmt.Errorf("%d of %d requests are in the access log", len(found), n)
+		}
+	}
+}
+
+func report(sides []*letter, rate, n, rounds int) {
 	fmt.Printf("%d requests at once, %d/s: |gap − %g ms| at the upstream in ms, medians of %d rounds\n\n",
-		crowd, rate, 1000/float64(rate), rounds)
-	rows := [][]string{{"", "median", "p99", "max", "max of all rounds", "rate error"}}
+		n, rate, 1000/float64(rate), rounds)
+	rows := [][]string{{"", "median", "p99", "max", "max of all rounds"}}
+	row := func(name string, off [][]float64) {
+		of := func(q float64) []float64 {
+			var each []float64
+			for _, round := range off {
+				each = append(each, quantile(round, q))
+			}
+			return each
+		}
+		cells := []string{name}
+		for _, v := range []float64{median(of(0.5)), median(of(0.99)), median(of(1)), slices.Max(of(1))} {
+			cells = append(cells, fmt.Sprintf("%.3f", v))
+		}
+		rows = append(rows, cells)
+	}
 	for _, s := range sides {
-		rows = append(rows, []string{s.name, fmt.Sprintf("%.2f", median(s.median)), fmt.Sprintf("%.2f", median(s.p99)),
-			fmt.Sprintf("%.2f", median(s.max)), fmt.Sprintf("%.2f", slices.Max(s.max)), fmt.Sprintf("%+.3f %%", median(s.rate))})
+		row(s.name, s.off)
+		if s.logs != nil {
+			row("its departures, by that log", s.departed)
+		}
 	}
 	table(rows...)
 	fmt.Println()
-	return nil
+	distribution := func(what string, values []float64) {
+		if len(values) > 0 {
+			fmt.Printf("%s: median %.3f, p90 %.3f, p99 %.3f, max %.3f ms\n", what,
+				median(values), quantile(values, 0.9), quantile(values, 0.99), slices.Max(values))
+		}
+	}
+	for _, s := range sides {
+		distribution(s.name+", from departure to arrival", s.onTheWay)
+		distribution(s.name+", from arrival until the recorder had read it (not in the figures)", s.read)
+		if len(s.forwarded) > 0 {
+			fmt.Printf("%s forwarded %.0f a second beside it\n", s.name, median(s.forwarded))
+		}
+	}
+	fmt.Println()
 }
 
-// slope is the rate of the arrivals, in requests a second, by the line of least
-// squares through their instants: one late arrival at an end barely turns it.
-func slope(arrivals []time.Time) float64 {
-	n := float64(len(arrivals))
-	var sumT, sumTT, sumTK, sumK float64
-	for k, at := range arrivals {
-		t, k := at.Sub(arrivals[0]).Seconds(), float64(k)
-		sumT, sumTT, sumTK, sumK = sumT+t, sumTT+t*t, sumTK+t*k, sumK+k
-	}
-	return (n*sumTK - sumT*sumK) / (n*sumTT - sumT*sumT)
+// A wrk is the load generator at work.
+type wrk struct {
+	cmd    *exec.Cmd
+	output strings.Builder
 }
 
-// sendCrowd opens all connections, writes one request on each, and only then
-// reads the answers.
-func sendCrowd(addr string) error {
-	conns := make([]net.Conn, 0, crowd)
-	for range crowd {
-		conn, err := net.Dial("tcp", addr)
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
-		conn.SetDeadline(time.Now().Add(time.Minute))
-		conns = append(conns, conn)
+func startLoad(url string) (*wrk, error) {
+	w := &wrk{cmd: exec.Command("wrk", "-t2", "-c64", "-d60s", "http://"+url)}
+	w.cmd.Stdout, w.cmd.Stderr = &w.output, &w.output
+	return w, w.cmd.Start()
+}
+
+// end stops it and returns how many requests a second were answered.
+func (w *wrk) end() float64 {
+	_ = w.cmd.Process.Signal(syscall.SIGINT) // it reports, and ends
+	_ = w.cmd.Wait()
+	if m := wrkTotal.FindStringSubmatch(w.output.String()); m != nil {
+		requests, _ := strconv.ParseFloat(m[1], 64)
+		seconds, _ := strconv.ParseFloat(m[2], 64)
+		return requests / seconds
 	}
-	for _, conn := range conns {
-		if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: bench.example\r\n\r\n"); err != nil {
-			return err
-		}
-	}
-	for _, conn := range conns {
-		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
-		if err != nil {
-			return err
-		}
-		if resp.StatusCode != http.StatusOK {
-			return fmt.Errorf("answered %s", resp.Status)
-		}
-	}
-	return nil
+	return 0
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

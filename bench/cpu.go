@@ -1,3 +1,5 @@
+//go:build linux
+
 package main
 
 import (
@@ -5,7 +7,6 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
-	"os"
 	"os/exec"
 	"regexp"
 	"slices"
@@ -47,9 +48,7 @@ func cpu(b *bench, rounds int) error {
 	if _, err := exec.LookPath("wrk"); err != nil {
 		return fmt.Errorf("%w; install Debian's wrk", err)
 	}
-	up, _, err := b.nginx(func(listen string) string {
-		return fmt.Sprintf(`server { listen %s; location / { return 200 %q; } }`, listen, strings.Repeat("x", 128))
-	})
+	up, err := b.static()
 	if err != nil {
 		return err
 	}
@@ -133,20 +132,17 @@ limits = ["narrow"]
 	return nil
 }
 
+// static runs an nginx that answers 128 bytes to everything.
+func (b *bench) static() (addr string, err error) {
+	addr, _, err = b.nginx(func(listen string) string {
+		return fmt.Sprintf(`server { listen %s; location / { return 200 %q; } }`, listen, strings.Repeat("x", 128))
+	})
+	return addr, err
+}
+
 // plain runs this program again as the stock proxy.
 func (b *bench) plain(upstream string) (addr string, p *rig.Process, err error) {
-	if addr, err = rig.FreeAddr(); err != nil {
-		return "", nil, err
-	}
-	self, err := os.Executable()
-	if err != nil {
-		return "", nil, err
-	}
-	if p, err = rig.Start(b.dir, addr, self, plainProxy, addr, "http://"+upstream); err != nil {
-		return "", nil, err
-	}
-	b.stops = append(b.stops, p.Stop)
-	return addr, p, nil
+	return b.again(plainProxy, "http://"+upstream)
 }
 
 var (

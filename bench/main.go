@@ -1,11 +1,19 @@
+//go:build linux
+
 // Bench measures the proxy side by side with others, everything on loopback:
 //
 //	go run ./bench accuracy   departures from a queue, beside NGINX limit_req
+//	go run ./bench busy       the same, with another route of the proxy under full load
+//	go run ./bench rate       the long-run rate, beside NGINX limit_req
+//	go run ./bench leave      places given back by those who leave, beside NGINX limit_req
+//	go run ./bench memory     memory a waiting request, beside NGINX, HAProxy and net/http
+//	go run ./bench idle       processor time while many wait, beside NGINX limit_req
 //	go run ./bench cpu        processor time a request, beside NGINX and a plain httputil.ReverseProxy
 //	go run ./bench resend     requests that a transport sends again by itself
 //
 // Rounds are interleaved, so that what disturbs the machine disturbs all sides;
-// the tables hold medians. It needs Linux, nginx and, for cpu, wrk.
+// the tables hold medians. It needs Linux, nginx, for busy and cpu wrk, and for
+// memory 20,000 file descriptors.
 package main
 
 import (
@@ -20,31 +28,55 @@ import (
 	"github.com/shapeproxy/shapeproxy/bench/rig"
 )
 
+// measurements are what can be asked for, and how many rounds it takes by
+// default.
+var measurements = []struct {
+	name   string
+	rounds int
+	run    func(b *bench, rounds int) error
+}{
+	{"accuracy", 7, accuracy},
+	{"busy", 5, busy},
+	{"rate", 3, rate},
+	{"leave", 1, leave},
+	{"memory", 3, memory},
+	{"idle", 3, idle},
+	{"cpu", 5, cpu},
+	{"resend", 1, resend},
+}
+
 func main() {
 	log.SetFlags(0)
-	rounds := flag.Int("rounds", 5, "how often each side is measured")
+	rounds := flag.Int("rounds", 0, "how often each side is measured; 0: as often as the tables in README.md say")
 	flag.Usage = func() {
-		fmt.Fprintln(flag.CommandLine.Output(), "usage: go run ./bench [-rounds N] accuracy | cpu | resend")
+		fmt.Fprint(flag.CommandLine.Output(), "usage: go run ./bench [-rounds N] MEASUREMENT, one of")
+		for _, m := range measurements {
+			fmt.Fprint(flag.CommandLine.Output(), " ", m.name)
+		}
+		fmt.Fprintln(flag.CommandLine.Output())
 		flag.PrintDefaults()
 	}
 	flag.Parse()
-	var err error
-	switch flag.Arg(0) {
-	case "accuracy":
-		err = inFolder(accuracy, *rounds)
-	case "cpu":
-		err = inFolder(cpu, *rounds)
-	case "resend":
-		err = inFolder(resend, 1)
-	case plainProxy:
-		err = servePlain(flag.Arg(1), flag.Arg(2))
-	default:
-		flag.Usage()
-		os.Exit(2)
-	}
-	if err != nil {
+	if err := run(flag.Arg(0), *rounds); err != nil {
 		log.Fatal(err)
 	}
+}
+
+func run(what string, rounds int) error {
+	switch what {
+	case plainProxy:
+		return servePlain(flag.Arg(1), flag.Arg(2))
+	case blockingHandler:
+		return serveBlocking(flag.Arg(1))
+	}
+	for _, m := range measurements {
+		if m.name == what {
+			return inFolder(m.run, cmp.Or(rounds, m.rounds))
+		}
+	}
+	flag.Usage()
+	os.Exit(2)
+	return nil
 }
 
 // A bench is one measurement's surroundings: a folder of its own, the proxy's
@@ -99,6 +131,15 @@ func (b *bench) nginx(directives func(listen string) string) (addr string, p *ri
 // shapeproxy runs the proxy on a free address, its access log off as nginx's
 // is, with the limits and routes given.
 func (b *bench) shapeproxy(upstream, limits string) (addr string, p *rig.Process, err error) {
+	return b.configured("access = false", upstream, limits)
+}
+
+// shapeproxyLogging has it write its access log, in JSON, to standard error.
+func (b *bench) shapeproxyLogging(upstream, limits string) (addr string, p *rig.Process, err error) {
+	return b.configured(`format = "json"`, upstream, limits)
+}
+
+func (b *bench) configured(log, upstream, limits string) (addr string, p *rig.Process, err error) {
 	if addr, err = rig.FreeAddr(); err != nil {
 		return "", nil, err
 	}
@@ -116,11 +157,28 @@ listen = %q
 [admin]
 listen = %q
 [log]
-access = false
+%s
 [upstream.up]
 url = "http://%s"
-%s`, addr, admin, upstream, limits)
+%s`, addr, admin, log, upstream, limits)
 	if p, err = rig.Shapeproxy(dir, b.program, admin, config); err != nil {
+		return "", nil, err
+	}
+	b.stops = append(b.stops, p.Stop)
+	return addr, p, nil
+}
+
+// again runs this program once more, as one of its subcommands, which listens
+// on the address that comes first.
+func (b *bench) again(subcommand string, args ...string) (addr string, p *rig.Process, err error) {
+	if addr, err = rig.FreeAddr(); err != nil {
+		return "", nil, err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return "", nil, err
+	}
+	if p, err = rig.Start(b.dir, addr, self, append([]string{subcommand, addr}, args...)...); err != nil {
 		return "", nil, err
 	}
 	b.stops = append(b.stops, p.Stop)

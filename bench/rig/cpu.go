@@ -15,8 +15,19 @@ const tick = 10 * time.Millisecond
 // CPU is the time that the program and the children it runs now have spent,
 // user and system, in steps of 10 ms.
 func (p *Process) CPU() (time.Duration, error) {
+	return sum(p, cpuOf)
+}
+
+// Memory is the resident memory of the program and the children it runs now, in
+// bytes. What they share counts for each.
+func (p *Process) Memory() (int64, error) {
+	return sum(p, memoryOf)
+}
+
+// sum is what of says of the program and the children it runs now.
+func sum[T time.Duration | int64](p *Process, of func(pid int) (T, error)) (T, error) {
 	pid := p.Cmd.Process.Pid
-	total, err := cpuOf(pid)
+	total, err := of(pid)
 	if err != nil {
 		return 0, err
 	}
@@ -29,13 +40,28 @@ func (p *Process) CPU() (time.Duration, error) {
 		if err != nil {
 			return 0, err
 		}
-		t, err := cpuOf(n)
+		one, err := of(n)
 		if err != nil {
 			return 0, err
 		}
-		total += t
+		total += one
 	}
 	return total, nil
+}
+
+// memoryOf reads VmRSS of proc_pid_status(5).
+func memoryOf(pid int) (int64, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, err
+	}
+	_, rest, _ := strings.Cut(string(b), "\nVmRSS:")
+	fields := strings.Fields(rest)
+	if len(fields) == 0 {
+		return 0, fmt.Errorf("/proc/%d/status has no VmRSS", pid)
+	}
+	kB, err := strconv.ParseInt(fields[0], 10, 64)
+	return kB << 10, err
 }
 
 // cpuOf reads fields 14 and 15 of proc_pid_stat(5). The name in field 2 may

@@ -135,7 +135,7 @@ daemon off;
 worker_processes 1;
 pid nginx.pid;
 error_log stderr error;
-events { worker_connections 4096; }
+events { worker_connections 16384; }
 http {
 	client_body_temp_path body;
 	proxy_temp_path proxy;
