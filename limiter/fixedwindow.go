@@ -5,20 +5,20 @@ package limiter
 // around a boundary.
 type fixedWindow struct {
 	limit int64
-	grid  grid
+	windows
 }
 
 // A fixedState is the count of the window that begins at start.
 type fixedState struct{ start, count int64 }
 
 func newFixedWindow(p Policy) fixedWindow {
-	return fixedWindow{p.Limit, newGrid(int64(p.Window))}
+	return fixedWindow{p.Limit, newWindows(p)}
 }
 
 // current is the state in the window of now. The count of a window to come,
 // seen after the clock was set back, counts for this one.
 func (w fixedWindow) current(s fixedState, now int64) fixedState {
-	start := w.grid.start(now)
+	start := w.at(now).start
 	if s.start < start {
 		s.count = 0
 	}
@@ -36,7 +36,7 @@ func (w fixedWindow) wait(s fixedState, now, cost int64) int64 {
 	if s.count <= w.limit-cost {
 		return 0
 	}
-	return s.start + w.grid.length - now
+	return w.at(now).end - now
 }
 
 func (w fixedWindow) remaining(s fixedState, now int64) int64 {
@@ -45,7 +45,7 @@ func (w fixedWindow) remaining(s fixedState, now int64) int64 {
 
 func (w fixedWindow) rank(s fixedState, now int64) int64 {
 	s = w.current(s, now)
-	return ceilMulDiv(s.start+w.grid.length-now, s.count, w.limit)
+	return ceilMulDiv(w.at(now).end-now, s.count, w.limit)
 }
 
 func (w fixedWindow) take(s *fixedState, now, cost int64) {
@@ -55,14 +55,14 @@ func (w fixedWindow) take(s *fixedState, now, cost int64) {
 
 func (w fixedWindow) giveBack(s *fixedState, at, now, cost int64) {
 	*s = w.current(*s, now)
-	if w.grid.start(at) == s.start {
+	if w.at(at).start == s.start {
 		s.count = max(0, s.count-cost)
 	}
 }
 
 func (w fixedWindow) adopt(old fixedWindow, s *fixedState, now int64) {
 	used := old.current(*s, now).count
-	*s = fixedState{w.grid.start(now), min(used, w.limit)}
+	*s = fixedState{w.at(now).start, min(used, w.limit)}
 }
 
-func (w fixedWindow) quota() (limit, window int64) { return w.limit, w.grid.length }
+func (w fixedWindow) quota(now int64) (limit, window int64) { return w.limit, w.at(now).length() }

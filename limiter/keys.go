@@ -91,7 +91,7 @@ func (k *keys[S, M]) wait(h uint64, now, cost int64) int64 {
 func (k *keys[S, M]) state(h uint64, now int64) quota {
 	s := k.get(h)
 	var q quota
-	q.limit, q.window = k.meter.quota()
+	q.limit, q.window = k.meter.quota(now)
 	if q.remaining = k.meter.remaining(s, now); q.remaining < q.limit {
 		q.reset = k.meter.wait(s, now, q.remaining+1)
 	}

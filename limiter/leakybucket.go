@@ -87,6 +87,6 @@ func (b leakyBucket) adopt(old leakyBucket, s *leakyState, now int64) {
 	}
 }
 
-func (b leakyBucket) quota() (limit, window int64) {
+func (b leakyBucket) quota(int64) (limit, window int64) {
 	return b.burst, ceilMulDiv(b.burst, b.per, b.count)
 }

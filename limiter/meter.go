@@ -35,8 +35,9 @@ type meter[S, M any] interface {
 	// how many requests are used, as far as this meter's limit goes.
 	adopt(old M, s *S, now int64)
 
-	// quota is the limit, and the nanoseconds in which it becomes available.
-	quota() (limit, window int64)
+	// quota is the limit, and the nanoseconds in which it becomes available at
+	// now.
+	quota(now int64) (limit, window int64)
 }
 
 const never = int64(Never)

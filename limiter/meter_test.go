@@ -212,7 +212,7 @@ func TestHugeParameters(t *testing.T) {
 		limit, window := p.Limit, int64(p.Window)
 		if !p.Algorithm.Windowed() {
 			limit = p.Burst
-			_, window = newTokenBucket(p).quota()
+			_, window = newTokenBucket(p).quota(epoch)
 		}
 		for _, now := range []int64{0, epoch, 1 << 62} {
 			k := newKey(p)

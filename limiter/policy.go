@@ -43,6 +43,11 @@ type Policy struct {
 	Limit  int64         // windows: how many in each Window; at least 1
 	Window time.Duration // windows
 
+	// Calendar gives a fixed window its bounds instead of Window, by the clocks
+	// of Location (nil: UTC).
+	Calendar Calendar
+	Location *time.Location
+
 	MaxKeys int  // keys remembered at once; 0 means DefaultMaxKeys
 	Status  int  // HTTP status of a refusal; 0 means 429
 	DryRun  bool // marks the decisions; the caller lets the request pass
@@ -62,10 +67,16 @@ func (p Policy) Validate() error {
 	}
 	switch p.Algorithm {
 	case TokenBucket, LeakyBucket:
+		if p.Calendar != "" {
+			return p.Calendar.validate(p)
+		}
 		return ValidateBucket(p.Rate, p.Burst)
 	case FixedWindow, SlidingWindowLog, SlidingWindowCounter:
 		if p.Limit < 1 {
 			return errors.New("limit must be at least 1")
+		}
+		if p.Calendar != "" {
+			return p.Calendar.validate(p)
 		}
 		if p.Window <= 0 {
 			return errors.New("window must be above zero")

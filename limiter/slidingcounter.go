@@ -104,4 +104,4 @@ func (w slidingCounter) adopt(old slidingCounter, s *counterState, now int64) {
 	*s = counterState{start: w.grid.start(now), current: min(old.used(*s, now), w.limit)}
 }
 
-func (w slidingCounter) quota() (limit, window int64) { return w.limit, w.grid.length }
+func (w slidingCounter) quota(int64) (limit, window int64) { return w.limit, w.grid.length }

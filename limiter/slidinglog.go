@@ -152,4 +152,4 @@ func (w slidingLog) adopt(old slidingLog, s *logState, now int64) {
 	w.settle(s, now)
 }
 
-func (w slidingLog) quota() (limit, window int64) { return w.limit, w.window }
+func (w slidingLog) quota(int64) (limit, window int64) { return w.limit, w.window }

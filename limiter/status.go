@@ -18,7 +18,10 @@ type Status struct {
 	MaxInFlight int // how many that were let go may be unfinished; 0: any number
 
 	Limit  int64         // windows
-	Window time.Duration // windows
+	Window time.Duration // windows; with a Calendar, about
+
+	Calendar Calendar // fixed windows that a calendar gives
+	TimeZone string   // whose clocks the Calendar goes by
 
 	Key    string // what is counted separately: "global", "client-ip", "host, header:X-Tenant"
 	DryRun bool

@@ -102,7 +102,7 @@ func (b tokenBucket) adopt(old tokenBucket, s *tokenState, now int64) {
 	*s = tokenState{now + ns, frac}
 }
 
-func (b tokenBucket) quota() (limit, window int64) {
+func (b tokenBucket) quota(int64) (limit, window int64) {
 	return b.burst, ceilMulDiv(b.burst, b.per, b.count)
 }
 

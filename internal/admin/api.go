@@ -21,6 +21,7 @@ type limitJSON struct {
 	MaxPlaces int               `json:"max_in_flight,omitempty"`
 	Limit     int64             `json:"limit,omitempty"`
 	Window    string            `json:"window,omitempty"`
+	TimeZone  string            `json:"timezone,omitempty"`
 	Key       string            `json:"key"`
 	DryRun    bool              `json:"dry_run"`
 	Routes    []string          `json:"routes"`
@@ -49,6 +50,9 @@ func describe(s limiter.Status, d decisionsJSON) limitJSON {
 	}
 	if s.Algorithm.Windowed() {
 		l.Limit, l.Window = s.Limit, limiter.FormatDuration(s.Window)
+		if s.Calendar != "" {
+			l.Window, l.TimeZone = string(s.Calendar), s.TimeZone
+		}
 		return l
 	}
 	if l.Burst, l.Queue = s.Burst, &s.Queue; s.Rate.Count > 0 {

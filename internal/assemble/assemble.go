@@ -168,7 +168,7 @@ func (l *limit) rejectPolicy() limiter.Policy {
 	c := &l.conf
 	return limiter.Policy{
 		Name: c.Name, Algorithm: c.Algorithm, Rate: c.Rate, Burst: c.Burst, Limit: c.Limit, Window: c.Window,
-		MaxKeys: c.MaxKeys, Status: c.Status, DryRun: c.DryRun,
+		Calendar: c.Calendar, Location: c.Location, MaxKeys: c.MaxKeys, Status: c.Status, DryRun: c.DryRun,
 	}
 }
 
@@ -268,6 +268,9 @@ func (s *System) Limits() []limiter.Status {
 		st := limiter.Status{
 			Name: c.Name, Algorithm: c.Algorithm, Rate: c.Rate, Burst: c.Burst, Queue: c.Queue, MaxWait: c.MaxWait,
 			Limit: c.Limit, Window: c.Window, Key: c.Key.String(), DryRun: c.DryRun, Routes: l.routes,
+		}
+		if c.Calendar != "" {
+			st.Window, st.Calendar, st.TimeZone = c.Calendar.About(), c.Calendar, c.Location.String()
 		}
 		if q := l.link.Queue; q != nil {
 			now := q.Snapshot()

@@ -99,7 +99,9 @@ type Limit struct {
 	PromoteAfter   time.Duration // 0: the routes that name the limit have one priority, so there is nothing to rise to
 
 	Limit      int64
-	Window     time.Duration
+	Window     time.Duration    // 0: the Calendar's
+	Calendar   limiter.Calendar // empty: none
+	Location   *time.Location   // whose clocks the Calendar goes by
 	Key        identity.Key
 	Exempt     identity.Trust // CIDRs of clients that this limit does not ask about
 	MissingKey string         // shared, skip, reject

@@ -75,6 +75,9 @@ func (l Limit) explain(ipv6Prefix int) []string {
 func (l Limit) passes() string {
 	if l.Algorithm.Windowed() {
 		n, window := requests(l.Limit), limiter.FormatDuration(l.Window)
+		if l.Calendar != "" {
+			return fmt.Sprintf("%s in each calendar %s, by the clocks of %s; around its end twice as many can pass at once", n, l.Calendar, l.Location)
+		}
 		switch l.Algorithm {
 		case limiter.FixedWindow:
 			return fmt.Sprintf("%s in each %s window, windows aligned to UTC; around a boundary twice as many can pass within %s", n, window, window)

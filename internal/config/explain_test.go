@@ -66,6 +66,8 @@ func TestCase24ExplainMaxWait(t *testing.T) {
 // Numbers and units that read right.
 func TestExplainUnits(t *testing.T) {
 	explained(t, [][2]string{
+		{`algorithm = "fixed-window", limit = 1000, window = "month"`, "1000 requests in each calendar month, by the clocks of UTC; around its end twice as many can pass at once"},
+		{`algorithm = "fixed-window", limit = 1, window = "day", timezone = "Asia/Tokyo"`, "1 request in each calendar day, by the clocks of Asia/Tokyo; around its end twice as many can pass at once"},
 		{`algorithm = "sliding-window-log", limit = 1, window = "90s"`, "1 request in any 1m30s, exactly; each is remembered for 1m30s"},
 		{`algorithm = "sliding-window-counter", limit = 2, window = "1d"`, "2 requests in any 1d, estimated: the window before counts by the share of it that is not over"},
 		{`algorithm = "token-bucket", rate = "7/m"`, "7 requests a minute: at most 1 at once, then one each about 8.571s; what comes sooner is refused"},

@@ -34,6 +34,7 @@ func defaultLimit(name string) Limit {
 var (
 	bucketFields = []string{"rate", "burst", "queue", "max_wait"}
 	windowFields = []string{"limit", "window"}
+	fixedFields  = []string{"limit", "window", "timezone"}
 	placeFields  = []string{"max_in_flight", "queue", "max_wait"}
 	// What says how a queue is left, whatever the algorithm.
 	turnFields = []string{"deadline_header", "fair_by", "promote_after"}
@@ -66,7 +67,7 @@ func (d *decoder) limit(t *table) Limit {
 	t.key("fair_by", flowForm, &l.FairBy, parseFlow)
 	t.duration("promote_after", &l.PromoteAfter)
 	t.count("limit", &l.Limit, math.MinInt64, math.MaxInt64)
-	t.duration("window", &l.Window)
+	t.window(&l)
 	t.key("key", `one of "global", `+keyWords, &l.Key, identity.ParseKey)
 	t.trust("exempt", &l.Exempt)
 	t.word("missing_key", &l.MissingKey, "shared", "skip", "reject")
@@ -79,23 +80,32 @@ func (d *decoder) limit(t *table) Limit {
 	case l.Algorithm == "":
 		return l
 	case l.Algorithm.Windowed():
-		t.refuse(slices.Concat(bucketFields, []string{"max_in_flight"}, turnFields), l.Algorithm, windowFields)
+		takes := windowFields
+		if l.Algorithm == limiter.FixedWindow {
+			takes = fixedFields
+		}
+		t.refuse(slices.Concat(bucketFields, []string{"max_in_flight"}, turnFields), l.Algorithm, takes)
+		t.dates(&l)
 		t.require("limit", "100")
 		t.require("window", `"1m"`)
 		l.Rate, l.Burst, l.Queue, l.MaxWait = limiter.Rate{}, 0, 0, 0
 	case l.Algorithm == limiter.Concurrency:
-		t.refuse([]string{"rate", "burst", "limit", "window"}, l.Algorithm, placeFields)
+		t.refuse([]string{"rate", "burst", "limit", "window", "timezone"}, l.Algorithm, placeFields)
 		t.require("max_in_flight", "4")
 		t.queue(&l)
-		l.Rate, l.Burst, l.Limit, l.Window = limiter.Rate{}, 0, 0, 0
+		l.Rate, l.Burst = limiter.Rate{}, 0
+		l.noWindow()
 		return l
 	default:
-		t.refuse(windowFields, l.Algorithm, bucketFields)
+		t.refuse(fixedFields, l.Algorithm, bucketFields)
 		t.require("rate", `"10/s"`)
 		t.queue(&l)
-		l.Limit, l.Window = 0, 0
+		l.noWindow()
 	}
-	policy := limiter.Policy{Name: l.Name, Algorithm: l.Algorithm, Rate: l.Rate, Burst: l.Burst, Limit: l.Limit, Window: l.Window}
+	policy := limiter.Policy{
+		Name: l.Name, Algorithm: l.Algorithm, Rate: l.Rate, Burst: l.Burst,
+		Limit: l.Limit, Window: l.Window, Calendar: l.Calendar, Location: l.Location,
+	}
 	if err := policy.Validate(); err != nil {
 		// The limiter's sentences begin with the field.
 		field, text, _ := strings.Cut(err.Error(), " ")
