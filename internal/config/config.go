@@ -108,6 +108,9 @@ type Limit struct {
 	MaxKeys    int
 	Status     int
 	DryRun     bool
+
+	Preset     string        // empty: none
+	fromPreset []presetField // what it adds to the file's fields
 }
 
 // A Route is one [[route]] table.

@@ -22,6 +22,11 @@ func (c *Config) Explain() string {
 		for _, line := range l.explain(c.Server.IPv6Prefix) {
 			fmt.Fprintf(&b, "  %s\n", line)
 		}
+		if p, ok := findPreset(l.Preset); ok {
+			for _, line := range p.explain(&l, c.Server.RateLimitHeaders) {
+				fmt.Fprintf(&b, "  %s\n", line)
+			}
+		}
 		fmt.Fprintf(&b, "  used by: %s\n\n", cmp.Or(strings.Join(c.users(l.Name), ", "), "no route"))
 	}
 	for _, r := range c.Routes {

@@ -46,6 +46,7 @@ func (d *decoder) limit(t *table) Limit {
 	// required, so that one that is missing or wrong does not hide what is wrong
 	// with another.
 	l.Rate, l.Limit, l.Window = limiter.Rate{Count: 1, Per: time.Second}, 1, time.Second
+	t.preset(&l)
 	t.algorithm(&l.Algorithm)
 	t.quantity("rate", `a rate such as "10/s"`, func(s string) error {
 		r, err := limiter.ParseRate(s)
