@@ -19,8 +19,14 @@ type departures struct {
 	done chan struct{}
 
 	mu   sync.Mutex
-	left map[int32]func() // by descriptor
+	last int32 // the number of the latest watch
+	left map[watchID]func()
 }
+
+// A watchID tells a watch from a later one whose connection got the same
+// descriptor: an event may have been read before the connection was closed, and
+// be told when the next has come.
+type watchID struct{ fd, n int32 }
 
 // watchDepartures begins to watch. The error is one of the system.
 func watchDepartures() (*departures, error) {
@@ -32,7 +38,7 @@ func watchDepartures() (*departures, error) {
 		_ = unix.Close(fd)
 		return nil, os.NewSyscallError("fcntl", err)
 	}
-	d := &departures{file: os.NewFile(uintptr(fd), "epoll"), done: make(chan struct{}), left: make(map[int32]func())}
+	d := &departures{file: os.NewFile(uintptr(fd), "epoll"), done: make(chan struct{}), left: make(map[watchID]func())}
 	if d.raw, err = d.file.SyscallConn(); err != nil {
 		_ = d.file.Close()
 		return nil, err
@@ -50,15 +56,17 @@ func (d *departures) watch(c net.Conn, left func()) (stop func()) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	event := unix.EpollEvent{Events: unix.EPOLLRDHUP | unix.EPOLLONESHOT, Fd: fd}
+	d.last++
+	id := watchID{fd, d.last}
+	event := unix.EpollEvent{Events: unix.EPOLLRDHUP | unix.EPOLLONESHOT, Fd: id.fd, Pad: id.n} // both are handed back
 	if err := d.control(unix.EPOLL_CTL_ADD, fd, &event); err != nil {
 		return func() {} // noticed at its turn
 	}
-	d.left[fd] = left
+	d.left[id] = left
 	return func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		delete(d.left, fd)
+		delete(d.left, id)
 		_ = d.control(unix.EPOLL_CTL_DEL, fd, nil) // it is there: only we remove it
 	}
 }
@@ -83,15 +91,19 @@ func (d *departures) tell() {
 			if n <= 0 {
 				return false
 			}
-			d.mu.Lock()
-			for _, e := range events[:n] {
-				if left := d.left[e.Fd]; left != nil {
-					left()
-				}
-			}
-			d.mu.Unlock()
+			d.pass(events[:n])
 		}
 	})
+}
+
+func (d *departures) pass(events []unix.EpollEvent) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, e := range events {
+		if left := d.left[watchID{e.Fd, e.Pad}]; left != nil {
+			left()
+		}
+	}
 }
 
 // close ends it. Nobody is told any more.

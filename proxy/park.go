@@ -42,9 +42,11 @@ type lot struct {
 	again *http.Server
 	back  chan net.Conn
 	done  chan struct{} // closed by close
-	open  sync.Once
-	shut  sync.Once
-	watch *departures // nil until open, or where there is none
+
+	mu     sync.Mutex
+	watch  *departures // nil until open
+	warned bool        // that it could not be opened
+	shut   bool
 }
 
 // A place is the connection of an HTTP/1 request as its context has it.
@@ -160,10 +162,13 @@ func (l *lot) wait(p *parked, conn net.Conn, said []byte) {
 
 // gone ends a parked request that is not to come back.
 func (l *lot) gone(p *parked, conn net.Conn) {
-	_ = conn.Close() // nobody is there
+	_ = conn.Close()
 	p.permit.Release()
 	e := &p.event
 	e.Status, e.Reason = StatusClientGone, limiter.ReasonClientGone
+	if !errors.Is(p.err, limiter.ErrClientGone) && errors.Is(context.Cause(l.base), limiter.ErrShutdown) {
+		e.Status, e.Reason = 0, limiter.ReasonShutdown // there was no time for an answer
+	}
 	e.decided(p.permit)
 	e.Duration = time.Since(e.Start)
 	l.proxy.observe.Done(e)
@@ -179,29 +184,33 @@ func (e *Event) decided(p limiter.Permit) {
 // ready opens the lot when it is first needed, and reports whether requests can
 // be parked.
 func (l *lot) ready() bool {
-	l.open.Do(func() {
-		var err error
-		if l.watch, err = watchDepartures(); err != nil {
-			l.proxy.log.Warn("waiting requests will take more memory, as nobody tells when their clients leave", "error", err)
-			return
-		}
-		go l.again.Serve(l)
-	})
-	select {
-	case <-l.done:
-		return false
-	default:
-		return l.watch != nil
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.shut || l.watch != nil {
+		return !l.shut
 	}
+	watch, err := watchDepartures()
+	if err != nil { // the next one tries again: descriptors may be short just now
+		if !l.warned {
+			l.warned = true
+			l.proxy.log.Warn("waiting requests take more memory, as nobody tells when their clients leave", "error", err)
+		}
+		return false
+	}
+	l.watch = watch
+	go l.again.Serve(l)
+	return true
 }
 
 // close ends the lot. Requests that are still in it must have been cut.
 func (l *lot) close() {
-	l.open.Do(func() {}) // it does not open any more
-	l.shut.Do(func() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.shut {
+		l.shut = true
 		close(l.done)
 		l.watch.close()
-	})
+	}
 }
 
 // Accept makes the lot the listener of the second server.

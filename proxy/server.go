@@ -71,7 +71,7 @@ func newHTTPServer(ctx context.Context, p *Proxy, o ServerOptions, logger *slog.
 			MaxReceiveBufferPerConnection: streams * streamWindow,
 		},
 		BaseContext: func(net.Listener) context.Context { return ctx },
-		ErrorLog:    log.New(serverLog{logger}, "", 0),
+		ErrorLog:    log.New(&serverLog{log: logger}, "", 0),
 	}
 }
 
@@ -112,11 +112,24 @@ const (
 	streamWindow = 128 << 10
 )
 
-// serverLog passes on what net/http prints, a line an event. Most of it is the
-// fault of clients (TLS handshakes that fail, broken HTTP/2 frames).
-type serverLog struct{ log *slog.Logger }
+// A serverLog passes on what net/http prints, a line an event. Most of it is
+// the fault of clients (TLS handshakes that fail, broken HTTP/2 frames). That no
+// connection can be accepted, as when descriptors run out, is not, and is told
+// once in a while: clients can bring it about.
+type serverLog struct {
+	log    *slog.Logger
+	warned time.Time // that no connection can be accepted; log.Logger writes one line at a time
+}
 
-func (l serverLog) Write(p []byte) (int, error) {
-	l.log.Debug("connection error", "error", clip(strings.TrimSpace(string(p)), 1024))
+const acceptWarnings = 10 * time.Second
+
+func (l *serverLog) Write(p []byte) (int, error) {
+	line := clip(strings.TrimSpace(string(p)), 1024)
+	if now := time.Now(); strings.HasPrefix(line, "http: Accept error") && now.Sub(l.warned) >= acceptWarnings {
+		l.warned = now
+		l.log.Warn("connections cannot be accepted; of too many open files, see ulimit -n or LimitNOFILE", "error", line)
+	} else {
+		l.log.Debug("connection error", "error", line)
+	}
 	return len(p), nil
 }
