@@ -27,9 +27,7 @@ type crowdWaiter struct {
 	w    *shaping.Waiter[int]
 	left int64 // when; 0: waits
 
-	before int // how many that came before it left after it counted as High
-	others int // how many of other flows left while it waited, and how many flows there were at most
-	flows  int
+	flows  int // how many there were at most while it waited
 	behind int // how many of its own flow wait before it
 }
 
