@@ -165,7 +165,9 @@ func TestPageInABrowser(t *testing.T) {
 			all := limits()
 			all[0].Queue = 40
 			all[0].Routes = append(all[0].Routes, markup)
-			return all
+			return append(all, limiter.Status{
+				Name: "uploads", Algorithm: limiter.Concurrency, MaxInFlight: 4, InFlight: 3, Queue: 20, MaxWait: 5 * time.Second, Key: "global",
+			})
 		}
 	})
 	a.SetReady(true)
@@ -175,19 +177,22 @@ func TestPageInABrowser(t *testing.T) {
 	defer stop()
 
 	b := openPage(t, strings.Replace(server.URL, "http://", "http://ops:s3cret@", 1)+"/")
-	b.until(`document.querySelectorAll("article").length === 3`)
+	b.until(`document.querySelectorAll("article").length === 4`)
 	b.is(`document.getElementById("connection").textContent`, "live")
 	b.is(`document.getElementById("ready").hidden`, true)
 	b.is(`document.getElementById("empty").hidden`, true)
 	b.is(`document.getElementById("upstreams").textContent`, "billing3")
-	b.is(`[...document.querySelectorAll("h2")].map((e) => e.textContent).join()`, "fragile,per-client,daily.quota")
-	b.is(`[...document.querySelectorAll(".dry")].map((e) => !e.hidden).join()`, "false,true,false")
-	b.is(`[...document.querySelectorAll(".queue")].map((e) => !e.hidden).join()`, "true,false,false")
+	b.is(`[...document.querySelectorAll("h2")].map((e) => e.textContent).join()`, "fragile,per-client,daily.quota,uploads")
+	b.is(`[...document.querySelectorAll(".dry")].map((e) => !e.hidden).join()`, "false,true,false,false")
+	b.is(`[...document.querySelectorAll(".queue")].map((e) => !e.hidden).join()`, "true,false,false,true")
 	b.is(`document.querySelector(".words").textContent`,
 		"Leaky bucket with a queue: requests leave evenly at 20/s; up to 40 wait, each at most 30s.")
+	b.is(`document.querySelectorAll(".words")[3].textContent`,
+		"Places: 4 at the upstream at once; up to 20 wait, each at most 5s.")
+	b.is(`document.querySelectorAll(".facts")[3].textContent.includes("max_in_flight4in_flight3")`, true)
 	b.is(`document.querySelector(".queue p").textContent`, "12 of 40 places waitingoldest 550 ms")
 	b.is(`document.querySelector(".bar i").style.width`, "30%")
-	b.is(`[...document.querySelectorAll(".plots")].map((e) => e.children.length).join()`, "2,1,1")
+	b.is(`[...document.querySelectorAll(".plots")].map((e) => e.children.length).join()`, "2,1,1,2")
 
 	// What the configuration holds is text, whatever it looks like.
 	b.is(`document.querySelector(".facts").textContent.includes(`+string(must(json.Marshal(markup)))+`)`, true)

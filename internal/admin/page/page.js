@@ -41,6 +41,10 @@ function words(l) {
       return `Sliding window, exact: at most ${whole(l.limit)} in any ${l.window}${each}.`;
     case "sliding-window-counter":
       return `Sliding window of two counters: about ${whole(l.limit)} in any ${l.window}${each}.`;
+    case "concurrency":
+      return l.queue > 0
+        ? `Places: ${whole(l.max_in_flight)} at the upstream at once; ${waits()}`
+        : `Places: ${whole(l.max_in_flight)} at the upstream at once${each}.`;
   }
   return l.algorithm;
 }
@@ -227,6 +231,7 @@ class Card {
     const rejected = Object.entries(d.rejected).map(([reason, n]) => `${reason} ${whole(n)}`);
     const facts = {
       algorithm: l.algorithm, rate: l.rate, burst: l.burst, queue: l.queue, max_wait: l.max_wait,
+      max_in_flight: l.max_in_flight, in_flight: l.in_flight,
       limit: l.limit, window: l.window, key: l.key, keys: whole(l.keys), routes: l.routes.join("\n") || "none",
       admitted: whole(d.admitted), queued: whole(d.queued), rejected: rejected.join(", ") || "0", gone: whole(d.gone),
     };
