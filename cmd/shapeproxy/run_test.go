@@ -343,6 +343,42 @@ func TestReload(t *testing.T) {
 	}
 }
 
+// Host names and token of [admin] need no restart. But while the listener is
+// still where others can reach it, it keeps its token.
+func TestReloadOfAdmin(t *testing.T) {
+	text := configOf("http://127.0.0.1:9", "")
+	p := start(t, text)
+	token := filepath.Join(filepath.Dir(p.file), "token")
+	if err := os.WriteFile(token, []byte("s3cret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	reload := func(admin string) {
+		t.Helper()
+		before := strings.Count(p.logged(), "configuration reloaded")
+		p.write(t, strings.Replace(text, "[admin]\nlisten = \"127.0.0.1:0\"", "[admin]\n"+admin, 1))
+		p.signal(t, syscall.SIGHUP)
+		until(t, "a reload", func() bool { return strings.Count(p.logged(), "configuration reloaded") > before })
+	}
+	status := func() int { return get(t, p.admin+"/api/limits").status }
+
+	reload(`listen = "127.0.0.1:0"` + "\n" + `token_file = "{{dir}}/token"`)
+	if got := status(); got != 401 {
+		t.Errorf("with a token: %d", got)
+	}
+	if strings.Contains(p.logged(), "admin has changed") {
+		t.Error("a token needs no restart")
+	}
+	reload(`listen = "127.0.0.1:1"`)
+	if got := status(); got != 401 {
+		t.Errorf("to be moved, without a token: %d", got)
+	}
+	p.waitLog(t, "admin has changed and takes effect after a restart")
+	reload(`listen = "127.0.0.1:0"`)
+	if got := status(); got != 200 {
+		t.Errorf("without a token: %d", got)
+	}
+}
+
 func TestListenerInUse(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

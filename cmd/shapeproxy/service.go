@@ -126,6 +126,11 @@ func (s *service) apply(c *config.Config) error {
 	s.certs.Store(certs)
 	s.level.Set(logLevel(c.Log.Level))
 	s.access.Store(c.Log.Access)
+	// A listener that is to move to where only this machine reaches it may have
+	// lost its token in the same edit, and still stands where everybody does.
+	if s.admin != nil && c.Admin.Listen == s.started.Admin.Listen {
+		s.admin.Admit(c.Admin.Hosts, c.Admin.Token)
+	}
 	s.current.Store(c)
 	for _, w := range c.Warnings {
 		s.log.Warn("configuration", "warning", w.String())
@@ -210,7 +215,7 @@ func needRestart(began, now *config.Config) []string {
 	differ("server.read_header_timeout", began.Server.ReadHeaderTimeout, now.Server.ReadHeaderTimeout)
 	differ("server.idle_timeout", began.Server.IdleTimeout, now.Server.IdleTimeout)
 	differ("server.max_header_bytes", began.Server.MaxHeaderBytes, now.Server.MaxHeaderBytes)
-	differ("admin", began.Admin, now.Admin)
+	differ("admin", began.Admin.Listen, now.Admin.Listen)
 	differ("log.format", began.Log.Format, now.Log.Format)
 	differ("tls (on or off)", len(began.TLS.Certificates) > 0, len(now.TLS.Certificates) > 0)
 	return names

@@ -44,7 +44,7 @@ type Options struct {
 type Admin struct {
 	opts  Options
 	log   *slog.Logger
-	guard guard
+	guard atomic.Pointer[guard]
 	ready atomic.Bool
 
 	mu          sync.Mutex
@@ -59,14 +59,20 @@ func New(opts Options) *Admin {
 		opts:        opts,
 		log:         opts.Log,
 		tracks:      make(map[string]*track),
-		guard:       newGuard(opts.Listen, opts.Hosts, opts.Token),
 		last:        snapshot{Limits: []liveLimit{}, Upstreams: []liveUpstream{}},
 		subscribers: make(map[chan []byte]struct{}),
 	}
 	if a.log == nil {
 		a.log = slog.Default()
 	}
+	a.Admit(opts.Hosts, opts.Token)
 	return a
+}
+
+// Admit changes who may ask, by the Host names and the token of Options, from
+// the next request on.
+func (a *Admin) Admit(hosts []string, token string) {
+	a.guard.Store(newGuard(a.opts.Listen, hosts, token))
 }
 
 // SetReady says whether the proxy takes requests: not while it starts or
@@ -81,7 +87,7 @@ func (a *Admin) Handler() http.Handler { return http.HandlerFunc(a.serve) }
 
 func (a *Admin) serve(w http.ResponseWriter, r *http.Request) {
 	setSecurityHeaders(w.Header())
-	if refused := a.guard.check(r); refused != nil {
+	if refused := a.guard.Load().check(r); refused != nil {
 		refused.write(w)
 		return
 	}

@@ -21,8 +21,8 @@ type guard struct {
 	origin   *http.CrossOriginProtection
 }
 
-func newGuard(listen string, hosts []string, token string) guard {
-	g := guard{
+func newGuard(listen string, hosts []string, token string) *guard {
+	g := &guard{
 		hosts:  map[string]bool{"localhost": true},
 		token:  sha256.Sum256([]byte(token)),
 		asked:  token != "",

@@ -207,6 +207,26 @@ func TestCaseS35Token(t *testing.T) {
 }
 
 // Without a token none is asked for, also when one is sent.
+// A reload may change names and token.
+func TestAdmit(t *testing.T) {
+	a := newAdmin(func(o *Options) { o.Hosts, o.Token = []string{"old.example"}, "old" })
+	status := func(host, token string) int {
+		return ask(a, "GET /api/limits", "", "Host: "+host, "Authorization: Bearer "+token).Code
+	}
+	if got := status("old.example", "old"); got != 200 {
+		t.Errorf("status %d", got)
+	}
+	a.Admit([]string{"new.example"}, "new")
+	for _, c := range []struct {
+		host, token string
+		want        int
+	}{{"new.example", "new", 200}, {"10.1.2.3", "new", 200}, {"new.example", "old", 401}, {"old.example", "new", 421}} {
+		if got := status(c.host, c.token); got != c.want {
+			t.Errorf("%s with the token %s: %d, want %d", c.host, c.token, got, c.want)
+		}
+	}
+}
+
 func TestNoToken(t *testing.T) {
 	for _, h := range []string{"X-Nothing: x", "Authorization: Bearer x", "Authorization: Basic eDp5"} {
 		if w := ask(newAdmin(nil), "GET /api/limits", "", h); w.Code != 200 {
