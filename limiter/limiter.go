@@ -43,11 +43,25 @@ type Key struct {
 	// Missing: the request lacks the key and is refused for that, with
 	// ReasonMissingKey and status 400.
 	Missing bool
+	// Cost is what the request takes of a budget in reject mode; 0 means 1. In a
+	// queue every request is one.
+	Cost int64
+	// Free: it takes nothing of a budget in reject mode. The limit is looked at,
+	// and lets it pass.
+	Free bool
 	// Flow names whoever takes turns with others in one queue.
 	Flow string
 	// MaxWait is how long the request would wait in this limit's queue, if that
 	// is less than the limit allows; 0: no less.
 	MaxWait time.Duration
+}
+
+// Charge is what the request takes of a budget in reject mode.
+func (k *Key) Charge() int64 {
+	if k.Free {
+		return 0
+	}
+	return max(1, k.Cost)
 }
 
 // A Reason says why a request was refused or did not get its turn. The words

@@ -82,6 +82,9 @@ func refusalDetail(d limiter.Decision) string {
 	default:
 		why = "the request was refused"
 	}
+	if d.RetryAfter == limiter.Never && d.Reason == limiter.ReasonLimit {
+		why = fmt.Sprintf("the request costs more than the limit %s ever lets through", d.Policy)
+	}
 	if d.RetryAfter == limiter.Never {
 		return why + "; this request can never be let through"
 	}

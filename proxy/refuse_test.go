@@ -126,6 +126,15 @@ func TestRefusal(t *testing.T) {
 	}
 }
 
+// What never fits is told apart from what does not fit now.
+func TestRefusalOfACostThatNeverFits(t *testing.T) {
+	d := limiter.Decision{Policy: "daily", Reason: limiter.ReasonLimit, RetryAfter: limiter.Never}
+	const want = "the request costs more than the limit daily ever lets through; this request can never be let through"
+	if got := refusalDetail(d); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
 func TestRefusalOfHEAD(t *testing.T) {
 	f := newFront(t, &Site{Routes: []*Route{limited(route("/", "127.0.0.1:1"), refuses(limiterRefusal))}})
 	wire := f.wire(t, "HEAD / HTTP/1.1\r\nHost: front.test\r\nConnection: close\r\n\r\n")

@@ -209,7 +209,7 @@ func (w *walk) reject() bool {
 		if _, dry := link.name(); dry {
 			continue
 		}
-		w.held = append(w.held, limiter.Charge{Limit: link.Reject, Key: w.req.Keys[i].Value, Cost: 1})
+		w.held = append(w.held, limiter.Charge{Limit: link.Reject, Key: w.req.Keys[i].Value, Cost: w.req.Keys[i].Charge()})
 		links = append(links, i)
 	}
 	if len(w.held) == 0 {
@@ -236,7 +236,7 @@ func (w *walk) rejectDry() {
 		if _, dry := link.name(); !dry {
 			continue
 		}
-		charge := limiter.Charge{Limit: link.Reject, Key: w.req.Keys[i].Value, Cost: 1}
+		charge := limiter.Charge{Limit: link.Reject, Key: w.req.Keys[i].Value, Cost: w.req.Keys[i].Charge()}
 		w.all[i] = w.chain.store.Take(nil, []limiter.Charge{charge})[0]
 	}
 }
@@ -248,7 +248,7 @@ func (w *walk) giveBack() {
 	}
 	for i, link := range w.chain.links {
 		if d := w.all[i]; link.Reject != nil && d.DryRun && d.Allowed {
-			w.chain.store.Return([]limiter.Charge{{Limit: link.Reject, Key: w.req.Keys[i].Value, Cost: 1}}, d.At)
+			w.chain.store.Return([]limiter.Charge{{Limit: link.Reject, Key: w.req.Keys[i].Value, Cost: w.req.Keys[i].Charge()}}, d.At)
 		}
 	}
 }
@@ -299,7 +299,7 @@ func (w *walk) look(which func(*limiter.Decision) bool) {
 		if link.Queue != nil {
 			now = link.Queue.Peek(w.req.Keys[i].Value)
 		} else {
-			now = w.chain.store.Peek(link.Reject, w.req.Keys[i].Value, 1)
+			now = w.chain.store.Peek(link.Reject, w.req.Keys[i].Value, w.req.Keys[i].Charge())
 		}
 		if d.Policy == "" {
 			*d = now

@@ -105,7 +105,7 @@ func (s *System) Apply(c *config.Config) error {
 			l.routes = append(l.routes, conf.Match)
 			of = append(of, l)
 		}
-		site.Routes = append(site.Routes, s.route(conf, upstreams[conf.Upstream], setHeaders(c, conf.Upstream), of, c.Server.IPv6Prefix))
+		site.Routes = append(site.Routes, s.route(conf, upstreams[conf.Upstream], setHeaders(c, conf.Upstream), of, c.Server.IPv6Prefix, c.Server.TrustedProxies))
 	}
 	if err := site.Check(); err != nil {
 		return err
@@ -200,7 +200,7 @@ func setHeaders(c *config.Config, upstream string) []proxy.Field {
 }
 
 // route makes a route whose Chain asks its limits in order.
-func (s *System) route(c config.Route, u *proxy.Upstream, set []proxy.Field, limits []*limit, ipv6Prefix int) *proxy.Route {
+func (s *System) route(c config.Route, u *proxy.Upstream, set []proxy.Field, limits []*limit, ipv6Prefix int, trusted identity.Trust) *proxy.Route {
 	r := &proxy.Route{
 		Match: c.Match, Pattern: c.Pattern, Upstream: u, SetHeaders: set,
 		StripPrefix: c.StripPrefix, MaxBodyBytes: c.MaxBodyBytes, Timeout: c.Timeout, ServerTiming: c.ServerTiming,
@@ -208,6 +208,7 @@ func (s *System) route(c config.Route, u *proxy.Upstream, set []proxy.Field, lim
 	if len(limits) == 0 {
 		return r
 	}
+	resolver := identity.Resolver{Trusted: trusted}
 	links := make([]shaping.Link, len(limits))
 	confs := make([]config.Limit, len(limits))
 	for i, l := range limits {
@@ -222,6 +223,11 @@ func (s *System) route(c config.Route, u *proxy.Upstream, set []proxy.Field, lim
 		keys := make([]limiter.Key, len(confs))
 		for i := range confs {
 			key, err := keyOf(&confs[i], src)
+			if err == nil && confs[i].CostHeader != "" && !key.Skip {
+				if _, believed := resolver.Client(of.Request.RemoteAddr, nil); believed {
+					err = readCost(&key, of.Request.Header[confs[i].CostHeader])
+				}
+			}
 			if err != nil {
 				return nil, err
 			}
@@ -248,7 +254,7 @@ func keyOf(c *config.Limit, src identity.Source) (limiter.Key, error) {
 	case !present && c.MissingKey == "reject":
 		return limiter.Key{Missing: true}, nil
 	}
-	key := limiter.Key{Value: value}
+	key := limiter.Key{Value: value, Cost: c.Cost}
 	if c.Queue > 0 {
 		// Requests that lack what fair_by names take turns as one.
 		if key.Flow, _, err = c.FairBy.Of(src); err != nil {

@@ -105,6 +105,8 @@ type Limit struct {
 	Key        identity.Key
 	Exempt     identity.Trust // CIDRs of clients that this limit does not ask about
 	MissingKey string         // shared, skip, reject
+	Cost       int64          // what a request takes; in queue form and for concurrency 1
+	CostHeader string         // the header that says otherwise, in canonical form; empty: none
 	MaxKeys    int
 	Status     int
 	DryRun     bool

@@ -160,14 +160,14 @@ func TestEveryField(t *testing.T) {
 		{Name: "bucket", Algorithm: limiter.TokenBucket, Rate: limiter.Rate{Count: 1, Per: 100 * time.Millisecond}, Burst: 20, Queue: 5, MaxWait: 30 * time.Second},
 		{
 			Name: "each", Algorithm: limiter.LeakyBucket, Rate: limiter.Rate{Count: 1, Per: 2 * time.Second}, Burst: 3,
-			Key: key("client-ip", "header:X-Api-Key", "path:id"), Exempt: trust("10.1.0.0/16"), MissingKey: "reject", MaxKeys: 5000, Status: 503, DryRun: true,
+			Key: key("client-ip", "header:X-Api-Key", "path:id"), Exempt: trust("10.1.0.0/16"), MissingKey: "reject", Cost: 1, MaxKeys: 5000, Status: 503, DryRun: true,
 		},
 		{Name: "hour", Algorithm: limiter.SlidingWindowLog, Limit: 300, Window: time.Hour, Key: key("query:user")},
 		{Name: "day", Algorithm: limiter.SlidingWindowCounter, Limit: 1000, Window: 24 * time.Hour},
 	}
 	for i := range limits {
 		if l := &limits[i]; l.Status == 0 {
-			l.MissingKey, l.MaxKeys, l.Status = "shared", 100000, 429
+			l.MissingKey, l.Cost, l.MaxKeys, l.Status = "shared", 1, 100000, 429
 		}
 	}
 	if !reflect.DeepEqual(c.Limits, limits) {
@@ -219,7 +219,7 @@ func TestTurns(t *testing.T) {
 	}
 	for i := range limits {
 		l := &limits[i]
-		l.MissingKey, l.MaxKeys, l.Status = "shared", 100000, 429
+		l.MissingKey, l.Cost, l.MaxKeys, l.Status = "shared", 1, 100000, 429
 	}
 	if !reflect.DeepEqual(c.Limits, limits) {
 		t.Errorf("got  %+v\nwant %+v", c.Limits, limits)

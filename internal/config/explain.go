@@ -59,6 +59,9 @@ func (l Limit) form() string {
 func (l Limit) explain(ipv6Prefix int) []string {
 	lines := append([]string{l.passes()}, l.turns(ipv6Prefix)...)
 	lines = append(lines, l.counts(ipv6Prefix))
+	if text := l.pays(); text != "" {
+		lines = append(lines, text)
+	}
 	if who := without(l.Key); who != "" {
 		lines = append(lines, who+map[string]string{
 			"shared": " are counted together, as one",

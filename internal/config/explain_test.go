@@ -63,6 +63,24 @@ func TestCase24ExplainMaxWait(t *testing.T) {
 	})
 }
 
+// What a request counts as, where that is not one.
+func TestExplainCost(t *testing.T) {
+	for cost, want := range map[string]string{
+		`5`:               "each request counts as 5",
+		`"header:x-cost"`: "a request counts as many as its header X-Cost says, if a trusted proxy sends it, and else as one",
+	} {
+		c, err := parse(t, `limit.a = { algorithm = "fixed-window", limit = 5, window = "1h", cost = `+cost+` }
+route = [ { match = "/", upstream = "app", limits = ["a"] } ]
+`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := c.Explain(); !strings.Contains(got, "\n  "+want+"\n") {
+			t.Errorf("cost %s: %q is not in\n%s", cost, want, got)
+		}
+	}
+}
+
 // Numbers and units that read right.
 func TestExplainUnits(t *testing.T) {
 	explained(t, [][2]string{

@@ -26,6 +26,7 @@ func defaultLimit(name string) Limit {
 		Name:       name,
 		Burst:      1,
 		MissingKey: "shared",
+		Cost:       1,
 		MaxKeys:    limiter.DefaultMaxKeys,
 		Status:     429,
 	}
@@ -72,6 +73,7 @@ func (d *decoder) limit(t *table) Limit {
 	t.key("key", `one of "global", `+keyWords, &l.Key, identity.ParseKey)
 	t.trust("exempt", &l.Exempt)
 	t.word("missing_key", &l.MissingKey, "shared", "skip", "reject")
+	t.cost(&l)
 	t.int("max_keys", &l.MaxKeys, 1, math.MaxInt32)
 	t.int("status", &l.Status, 400, 599)
 	t.flag("dry_run", &l.DryRun)
@@ -93,6 +95,9 @@ func (d *decoder) limit(t *table) Limit {
 	case l.Algorithm == limiter.Concurrency:
 		t.refuse([]string{"rate", "burst", "limit", "window", "timezone"}, l.Algorithm, placeFields)
 		t.require("max_in_flight", "4")
+		if t.has("cost") {
+			t.bad("cost", "concurrency does not take it, as each request is one that is unfinished; remove it")
+		}
 		t.queue(&l)
 		l.Rate, l.Burst = limiter.Rate{}, 0
 		l.noWindow()
@@ -111,7 +116,9 @@ func (d *decoder) limit(t *table) Limit {
 		// The limiter's sentences begin with the field.
 		field, text, _ := strings.Cut(err.Error(), " ")
 		t.bad(field, "%s", text)
+		return l
 	}
+	t.affordable(&l)
 	return l
 }
 

@@ -1,0 +1,56 @@
+package config
+
+import (
+	"fmt"
+	"net/textproto"
+	"strings"
+)
+
+// costForm is what cost may be.
+const costForm = `a whole number, or the header that says it, such as "header:X-Cost"`
+
+// cost reads what a request takes of the budget.
+func (t *table) cost(l *Limit) {
+	if _, isString := t.values["cost"].(string); !isString {
+		t.count("cost", &l.Cost, 1, 1<<53)
+		return
+	}
+	t.text("cost", costForm, func(s string) error {
+		name, ok := strings.CutPrefix(s, "header:")
+		switch {
+		case !ok || !fieldName(name):
+			return fmt.Errorf("%q is no cost; write %s", s, costForm)
+		case strings.Contains(name, "_"):
+			return fmt.Errorf("headers with _ in their names are dropped, so %q is never seen; use a name with -", name)
+		}
+		l.CostHeader = textproto.CanonicalMIMEHeaderKey(name)
+		return nil
+	})
+}
+
+// affordable checks that a request can pay the cost, in a limit that is in order
+// otherwise.
+func (t *table) affordable(l *Limit) {
+	most, field := l.Burst, "burst"
+	if l.Algorithm.Windowed() {
+		most, field = l.Limit, "limit"
+	}
+	switch {
+	case !t.has("cost"):
+	case l.Queue > 0:
+		t.bad("cost", "has no effect with a queue, in which each request takes one turn; remove it, or put a limit without a queue before this one")
+	case l.Cost > most:
+		t.bad("cost", "is more than %s = %d, so no request would ever be let through; raise %s, or write less", field, most, field)
+	}
+}
+
+// pays says what a request takes; "" if that is one.
+func (l *Limit) pays() string {
+	switch {
+	case l.CostHeader != "":
+		return fmt.Sprintf("a request counts as many as its header %s says, if a trusted proxy sends it, and else as one", l.CostHeader)
+	case l.Cost > 1:
+		return fmt.Sprintf("each request counts as %d", l.Cost)
+	}
+	return ""
+}
