@@ -37,7 +37,8 @@ func TestAdoptNeverLowersTheDebt(t *testing.T) {
 		return n.Add(n, big.NewRat(part, per))
 	}
 	r := rand.New(rand.NewPCG(6, 3))
-	token, leaky := tokenBucket{1000, 7, 60 * sec}, leakyBucket{1000, 7, 60 * sec}
+	token := newTokenBucket(Policy{Burst: 1000, Rate: Rate{7, 60 * time.Second}})
+	leaky := leakyBucket{1000, 7, 60 * sec}
 	var ts tokenState
 	var ls leakyState
 	token.take(&ts, epoch, 3)

@@ -14,6 +14,10 @@ type budgets interface {
 	Len() int
 	Evicted() uint64
 
+	// decide is all of a Take of one charge, with the key's latch not held. The
+	// quota is empty unless asked for.
+	decide(m *Memory, key string, cost int64, tell bool) (now, wait int64, q quota)
+
 	locate(key string) (*keyed.Latch, uint64)
 	settle(h uint64, now int64)
 	wait(h uint64, now, cost int64) int64
@@ -67,6 +71,36 @@ func (k *keys[S, M]) locate(key string) (*keyed.Latch, uint64) {
 	return &s.Latch, h
 }
 
+func (k *keys[S, M]) decide(m *Memory, key string, cost int64, tell bool) (now, wait int64, q quota) {
+	shard, h := k.Shard(key)
+	shard.Lock()
+	now = m.now() // under the lock, so that no key sees time run backwards
+	var s S
+	known := shard.Get(h)
+	if known != nil {
+		k.meter.settle(known, now)
+		s = *known
+	}
+	if cost > 0 {
+		wait = k.meter.wait(s, now, cost)
+	}
+	if cost > 0 && wait == 0 {
+		if known == nil {
+			// With no place to be had, the newcomer is the one that is forgotten.
+			known, _ = shard.Put(h, now)
+		}
+		if known != nil {
+			k.meter.take(known, now, cost)
+			s = *known
+		}
+	}
+	if tell {
+		q = k.quota(s, now)
+	}
+	shard.Unlock()
+	return now, wait, q
+}
+
 // get is the key's state, or that of a key never seen.
 func (k *keys[S, M]) get(h uint64) (s S) {
 	if p := k.At(h).Get(h); p != nil {
@@ -89,8 +123,10 @@ func (k *keys[S, M]) wait(h uint64, now, cost int64) int64 {
 }
 
 func (k *keys[S, M]) state(h uint64, now int64) quota {
-	s := k.get(h)
-	var q quota
+	return k.quota(k.get(h), now)
+}
+
+func (k *keys[S, M]) quota(s S, now int64) (q quota) {
 	q.limit, q.window = k.meter.quota(now)
 	if q.remaining = k.meter.remaining(s, now); q.remaining < q.limit {
 		q.reset = k.meter.wait(s, now, q.remaining+1)

@@ -25,8 +25,10 @@ func (b leakyBucket) less(s leakyState, n, part int64) leakyState {
 
 // drained is the state at now. An instant ahead of now drains nothing.
 func (b leakyBucket) drained(s leakyState, now int64) leakyState {
-	n, part := mulDiv(max(0, now-s.at), b.count, b.per)
-	s = b.less(s, n, part)
+	if now > s.at {
+		n, part := mulDiv(now-s.at, b.count, b.per)
+		s = b.less(s, n, part)
+	}
 	s.at = now
 	return s
 }

@@ -31,9 +31,15 @@ func (m *Memory) NewLimit(p Policy) (*Limit, error) {
 func New(p Policy) (*Limit, error) { return NewMemory().NewLimit(p) }
 
 // Take charges cost to key if it fits, as Memory.Take does.
-func (l *Limit) Take(key string, cost int64) Decision {
-	var one [1]Decision
-	return l.memory.Take(one[:0], []Charge{{l, key, cost}})[0]
+func (l *Limit) Take(key string, cost int64) (d Decision) {
+	l.take(key, cost, &d)
+	return d
+}
+
+func (l *Limit) take(key string, cost int64, d *Decision) {
+	now, wait, q := l.budgets.decide(l.memory, key, cost, true)
+	d.RetryAfter = time.Duration(wait)
+	l.describe(d, &q, l.memory.timeOf(now))
 }
 
 // Peek says what Take would decide and changes nothing, as Memory.Peek does.
@@ -56,7 +62,7 @@ func (l *Limit) Adopt(p Policy) error {
 	}
 	l.budgets.Lock()
 	defer l.budgets.Unlock()
-	now, _ := l.memory.now()
+	now := l.memory.now()
 	l.budgets.adopt(p, now)
 	l.policy.Store(&p)
 	return nil
@@ -79,7 +85,7 @@ func (l *Limit) Forget(key string) {
 }
 
 // describe completes a decision of which RetryAfter is known.
-func (l *Limit) describe(d *Decision, q quota, at time.Time) {
+func (l *Limit) describe(d *Decision, q *quota, at time.Time) {
 	p := l.policy.Load()
 	d.Policy, d.DryRun = p.Name, p.DryRun
 	if d.Status = p.Status; d.Status == 0 {

@@ -18,20 +18,23 @@ import (
 // off the wall clock's hours until the program starts anew.
 //
 // A Memory is safe for concurrent use.
-type Memory struct{ base time.Time }
+type Memory struct {
+	base time.Time
+	unix int64 // base in nanoseconds
+}
 
 // NewMemory returns a Memory whose clock begins now.
-func NewMemory() *Memory { return &Memory{time.Now()} }
+func NewMemory() *Memory {
+	base := time.Now()
+	return &Memory{base, base.UnixNano()}
+}
 
 // now is the one place where a clock is read.
-func (m *Memory) now() (instant int64, at time.Time) {
-	since := time.Since(m.base)
-	return m.base.UnixNano() + int64(since), m.base.Add(since)
-}
+func (m *Memory) now() int64 { return m.unix + int64(time.Since(m.base)) }
 
-func (m *Memory) instant(at time.Time) int64 {
-	return max(0, m.base.UnixNano()+int64(at.Sub(m.base)))
-}
+func (m *Memory) timeOf(now int64) time.Time { return m.base.Add(time.Duration(now - m.unix)) }
+
+func (m *Memory) instant(at time.Time) int64 { return max(0, m.unix+int64(at.Sub(m.base))) }
 
 // A Charge asks Cost of the budget of Key at Limit. A Cost of zero or less
 // only looks and is always allowed; one above the limit is refused with Never.
@@ -51,6 +54,12 @@ type Charge struct {
 // them out of a Take that shall not depend on them. Nothing is allocated for
 // up to eight charges on known keys when into has room.
 func (m *Memory) Take(into []Decision, charges []Charge) []Decision {
+	if len(charges) == 1 {
+		into = append(into, Decision{})
+		c := &charges[0]
+		c.Limit.take(c.Key, c.Cost, &into[len(into)-1])
+		return into
+	}
 	var fewSpots [8]spot
 	var fewLatches [8]*keyed.Latch
 	spots, latches := fewSpots[:0], fewLatches[:0]
@@ -63,7 +72,7 @@ func (m *Memory) Take(into []Decision, charges []Charge) []Decision {
 		latch.Lock()
 	}
 	// Read under the locks, so that no key sees time run backwards.
-	now, at := m.now()
+	now := m.now()
 
 	first, refused := len(into), false
 	for i, c := range charges {
@@ -80,8 +89,10 @@ func (m *Memory) Take(into []Decision, charges []Charge) []Decision {
 			}
 		}
 	}
+	at := m.timeOf(now)
 	for i, c := range charges {
-		c.Limit.describe(&into[first+i], c.Limit.budgets.state(spots[i].hash, now), at)
+		q := c.Limit.budgets.state(spots[i].hash, now)
+		c.Limit.describe(&into[first+i], &q, at)
 	}
 	for _, latch := range latches {
 		latch.Unlock()
@@ -94,9 +105,10 @@ func (m *Memory) Take(into []Decision, charges []Charge) []Decision {
 func (m *Memory) Peek(l *Limit, key string, cost int64) Decision {
 	latch, h := l.budgets.locate(key)
 	latch.Lock()
-	now, at := m.now()
+	now := m.now()
 	d := Decision{RetryAfter: time.Duration(l.budgets.wait(h, now, max(0, cost))), Peeked: true}
-	l.describe(&d, l.budgets.state(h, now), at)
+	q := l.budgets.state(h, now)
+	l.describe(&d, &q, m.timeOf(now))
 	latch.Unlock()
 	return d
 }
@@ -112,7 +124,7 @@ func (m *Memory) Return(charges []Charge, at time.Time) {
 		}
 		latch, h := c.Limit.budgets.locate(c.Key)
 		latch.Lock()
-		now, _ := m.now()
+		now := m.now()
 		c.Limit.budgets.giveBack(h, m.instant(at), now, c.Cost)
 		latch.Unlock()
 	}

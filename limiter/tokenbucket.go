@@ -7,6 +7,11 @@ package limiter
 type tokenBucket struct {
 	burst      int64
 	count, per int64 // count tokens in per nanoseconds
+
+	// The spans of one token and of all, as a division takes longer than the
+	// rest of a decision.
+	oneNs, oneFrac   int64
+	fullNs, fullFrac int64
 }
 
 // A tokenState is the theoretical arrival time: tat + frac ÷ count
@@ -14,22 +19,29 @@ type tokenBucket struct {
 type tokenState struct{ tat, frac int64 }
 
 func newTokenBucket(p Policy) tokenBucket {
-	return tokenBucket{p.Burst, p.Rate.Count, int64(p.Rate.Per)}
+	b := tokenBucket{burst: p.Burst, count: p.Rate.Count, per: int64(p.Rate.Per)}
+	b.oneNs, b.oneFrac = mulDiv(1, b.per, b.count)
+	b.fullNs, b.fullFrac = mulDiv(b.burst, b.per, b.count)
+	return b
 }
 
 // span is the time in which n <= burst tokens come.
-func (b tokenBucket) span(n int64) (ns, frac int64) { return mulDiv(n, b.per, b.count) }
+func (b *tokenBucket) span(n int64) (ns, frac int64) {
+	if n == 1 {
+		return b.oneNs, b.oneFrac
+	}
+	return mulDiv(n, b.per, b.count)
+}
 
 // debt is the time until the bucket is full, at most that of an empty one.
 func (b tokenBucket) debt(s tokenState, now int64) (ns, frac int64) {
 	if s.tat < now {
 		return 0, 0
 	}
-	ns, frac = b.span(b.burst)
-	if d := s.tat - now; d < ns || d == ns && s.frac < frac {
+	if d := s.tat - now; d < b.fullNs || d == b.fullNs && s.frac < b.fullFrac {
 		return d, s.frac
 	}
-	return ns, frac
+	return b.fullNs, b.fullFrac
 }
 
 func (b tokenBucket) settle(s *tokenState, now int64) {
@@ -45,7 +57,8 @@ func (b tokenBucket) wait(s tokenState, now, cost int64) int64 {
 		return never
 	}
 	ns, frac := b.debt(s, now)
-	roomNs, roomFrac := b.span(b.burst - cost)
+	costNs, costFrac := b.span(cost)
+	roomNs, roomFrac := minus(b.fullNs, b.fullFrac, costNs, costFrac, b.count)
 	w := ns - roomNs
 	if frac > roomFrac {
 		w++
@@ -54,9 +67,8 @@ func (b tokenBucket) wait(s tokenState, now, cost int64) int64 {
 }
 
 func (b tokenBucket) remaining(s tokenState, now int64) int64 {
-	ns, frac := b.span(b.burst)
 	debtNs, debtFrac := b.debt(s, now)
-	ns, frac = minus(ns, frac, debtNs, debtFrac, b.count)
+	ns, frac := minus(b.fullNs, b.fullFrac, debtNs, debtFrac, b.count)
 	n, _ := mulAddDiv(ns, b.count, frac, b.per)
 	return n
 }
@@ -93,9 +105,8 @@ func (b tokenBucket) adopt(old tokenBucket, s *tokenState, now int64) {
 	ns, frac := old.debt(*s, now)
 	tokens, rest := mulAddDiv(ns, old.count, frac, old.per)
 	rest = ceilMulDiv(rest, b.per, old.per)
-	fullNs, fullFrac := b.span(b.burst)
 	if tokens >= b.burst {
-		*s = tokenState{now + fullNs, fullFrac}
+		*s = tokenState{now + b.fullNs, b.fullFrac}
 		return
 	}
 	ns, frac = mulAddDiv(tokens, b.per, rest, b.count)
@@ -103,7 +114,10 @@ func (b tokenBucket) adopt(old tokenBucket, s *tokenState, now int64) {
 }
 
 func (b tokenBucket) quota(int64) (limit, window int64) {
-	return b.burst, ceilMulDiv(b.burst, b.per, b.count)
+	if b.fullFrac > 0 {
+		return b.burst, b.fullNs + 1
+	}
+	return b.burst, b.fullNs
 }
 
 // minus is (ns, frac) − (byNs, byFrac), not below zero, with fractions of

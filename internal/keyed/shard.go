@@ -7,23 +7,29 @@ import "math/bits"
 //
 // It is an open-addressed table with linear probing, whose deletions move the
 // followers back, so that no tombstones gather however many keys come and go.
+//
+// It is as long as a cache line, so that neighbours share none.
 type Shard[V any] struct {
 	Latch
 	of *Map[V]
 
-	hashes []uint64 // zero: free; at least a quarter of them are
-	states []V      // of the same length
-	n      int      // slots in use
-	cursor int      // where the next look for something to drop begins
+	slots  []slot[V] // at least a quarter of them are free
+	n      int       // slots in use
+	cursor int       // where the next look for something to drop begins
+}
 
-	_ [40]byte // neighbours do not share a cache line
+// A slot holds a state beside its hash, so that finding it has brought it into
+// the cache.
+type slot[V any] struct {
+	hash  uint64 // zero: free
+	state V
 }
 
 // Get returns the state of h, or nil. It is valid until the next Put or Delete
 // on this shard, or until the lock is released.
 func (s *Shard[V]) Get(h uint64) *V {
 	if i, ok := s.find(h); ok {
-		return &s.states[i]
+		return &s.slots[i].state
 	}
 	return nil
 }
@@ -43,13 +49,13 @@ func (s *Shard[V]) Put(h uint64, now int64) (*V, bool) {
 	if !s.of.room(s, now) {
 		return nil, false
 	}
-	if 4*(s.n+1) > 3*len(s.hashes) {
+	if 4*(s.n+1) > 3*len(s.slots) {
 		s.grow()
 	}
 	i, _ := s.find(h)
-	s.hashes[i] = h
+	s.slots[i].hash = h
 	s.n++
-	return &s.states[i], true
+	return &s.slots[i].state, true
 }
 
 // Delete forgets h.
@@ -62,12 +68,12 @@ func (s *Shard[V]) Delete(h uint64) {
 // home is the slot where the search for h begins. It uses the high bits, as the
 // low ones chose the shard, and allows any length.
 func (s *Shard[V]) home(h uint64) int {
-	hi, _ := bits.Mul64(h, uint64(len(s.hashes)))
+	hi, _ := bits.Mul64(h, uint64(len(s.slots)))
 	return int(hi)
 }
 
 func (s *Shard[V]) next(i int) int {
-	if i++; i == len(s.hashes) {
+	if i++; i == len(s.slots) {
 		return 0
 	}
 	return i
@@ -75,12 +81,12 @@ func (s *Shard[V]) next(i int) int {
 
 // find returns the slot of h, or else the free slot where it belongs.
 func (s *Shard[V]) find(h uint64) (int, bool) {
-	if len(s.hashes) == 0 {
+	if len(s.slots) == 0 {
 		return 0, false
 	}
 	i := s.home(h)
-	for s.hashes[i] != h {
-		if s.hashes[i] == 0 {
+	for s.slots[i].hash != h {
+		if s.slots[i].hash == 0 {
 			return i, false
 		}
 		i = s.next(i)
@@ -89,14 +95,13 @@ func (s *Shard[V]) find(h uint64) (int, bool) {
 }
 
 func (s *Shard[V]) grow() {
-	hashes, states := s.hashes, s.states
-	size := max(8, len(hashes)+len(hashes)/2)
-	s.hashes, s.states = make([]uint64, size), make([]V, size)
+	old := s.slots
+	s.slots = make([]slot[V], max(8, len(old)+len(old)/4))
 	s.cursor = 0
-	for i, h := range hashes {
-		if h != 0 {
+	for i := range old {
+		if h := old[i].hash; h != 0 {
 			j, _ := s.find(h)
-			s.hashes[j], s.states[j] = h, states[i]
+			s.slots[j] = old[i]
 		}
 	}
 }
@@ -104,28 +109,27 @@ func (s *Shard[V]) grow() {
 // remove frees slot i and moves those behind it back that may stand nearer to
 // their home.
 func (s *Shard[V]) remove(i int) {
-	for j := s.next(i); s.hashes[j] != 0; j = s.next(j) {
+	for j := s.next(i); s.slots[j].hash != 0; j = s.next(j) {
 		// The one in j may go to i unless its home lies within (i, j], read
 		// around the end.
-		home := s.home(s.hashes[j])
+		home := s.home(s.slots[j].hash)
 		if i <= j && i < home && home <= j || i > j && (home > i || home <= j) {
 			continue
 		}
-		s.hashes[i], s.states[i] = s.hashes[j], s.states[j]
+		s.slots[i] = s.slots[j]
 		i = j
 	}
-	var zero V
-	s.hashes[i], s.states[i] = 0, zero
+	s.slots[i] = slot[V]{}
 	s.n--
 	s.of.n.Add(-1)
 }
 
 // sweep looks at two states and drops those that are as good as new.
 func (s *Shard[V]) sweep(now int64) {
-	for looked, steps := 0, 0; looked < 2 && steps < min(sample, len(s.hashes)); steps++ {
-		if s.hashes[s.cursor] != 0 {
+	for looked, steps := 0, 0; looked < 2 && steps < min(sample, len(s.slots)); steps++ {
+		if s.slots[s.cursor].hash != 0 {
 			looked++
-			if s.of.rank(&s.states[s.cursor], now) <= 0 {
+			if s.of.rank(&s.slots[s.cursor].state, now) <= 0 {
 				s.remove(s.cursor)
 				continue // another may have moved here
 			}
@@ -139,9 +143,9 @@ func (s *Shard[V]) sweep(now int64) {
 func (s *Shard[V]) drop(now int64, thorough bool) bool {
 	best, least := -1, Pinned
 	i := s.cursor
-	for seen, steps := 0, 0; steps < len(s.hashes); steps++ {
-		if s.hashes[i] != 0 {
-			if r := s.of.rank(&s.states[i], now); r < least {
+	for seen, steps := 0, 0; steps < len(s.slots); steps++ {
+		if s.slots[i].hash != 0 {
+			if r := s.of.rank(&s.slots[i].state, now); r < least {
 				best, least = i, r
 			}
 			if seen++; seen >= sample && (best >= 0 || !thorough) {
@@ -167,11 +171,11 @@ func (s *Shard[V]) each(f func(*V) bool) {
 		return
 	}
 	first := 0
-	for s.hashes[first] != 0 {
+	for s.slots[first].hash != 0 {
 		first++
 	}
-	for i, left := s.next(first), len(s.hashes)-1; left > 0; left-- {
-		for s.hashes[i] != 0 && !f(&s.states[i]) {
+	for i, left := s.next(first), len(s.slots)-1; left > 0; left-- {
+		for s.slots[i].hash != 0 && !f(&s.slots[i].state) {
 			s.remove(i)
 		}
 		i = s.next(i)
