@@ -5,7 +5,9 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,11 +15,15 @@ import (
 	"time"
 
 	"github.com/shapeproxy/shapeproxy/bench/rig"
+	"github.com/shapeproxy/shapeproxy/internal/ledger"
 )
 
 // crowds are the rates at which departures are measured, and how many requests
 // come at once.
 var crowds = []struct{ rate, crowd int }{{20, 60}, {200, 500}, {1000, 500}}
+
+// aftermath is how long after a stall its consequences are seen.
+const aftermath = 5 * time.Millisecond
 
 // accuracy sends a crowd of requests at once into a queue and looks at the gaps
 // between their arrivals at the upstream.
@@ -41,6 +47,7 @@ type letter struct {
 	name, addr string
 	logs       *rig.Process // tells in its log when each request departed; or nil
 	off        [][]float64  // |gap − 1/rate| in ms, by round
+	calm       []float64    // of those, what no stall of the machine is part of, of all rounds
 	departed   [][]float64  // the same of the departures by its log
 	onTheWay   []float64    // from departure to arrival, ms
 	read       []float64    // from arrival until the recorder had it, ms
@@ -101,21 +108,24 @@ upstream = "static"
 		sides = append(sides, &letter{name: "shapeproxy with its access log", addr: telling, logs: process})
 	}
 
+	// The stalls of this very process, so that they are the same for all sides.
+	stalls := ledger.New().Watch(os.Getpid())
+	defer stalls.Stop()
 	id := 0
 	for range rounds {
 		for _, s := range sides {
-			if err := s.letGo(up, rate, n, id, loaded); err != nil {
+			if err := s.letGo(up, rate, n, id, loaded, stalls); err != nil {
 				return fmt.Errorf("%s: %w", s.name, err)
 			}
 			id += n
 		}
 	}
-	report(sides, rate, n, rounds)
+	report(sides, rate, n, rounds, loaded)
 	return nil
 }
 
 // letGo sends one crowd, the first of which has that id.
-func (s *letter) letGo(up *recorder, rate, n, id int, loaded bool) error {
+func (s *letter) letGo(up *recorder, rate, n, id int, loaded bool, stalls *ledger.Stalls) error {
 	c, err := connect(s.addr, n)
 	if err != nil {
 		return err
@@ -144,7 +154,14 @@ func (s *letter) letGo(up *recorder, rate, n, id int, loaded bool) error {
 		at = append(at, a.at)
 		s.read = append(s.read, milliseconds(a.read.Sub(a.at)))
 	}
-	s.off = append(s.off, gapErrors(at, rate))
+	off := gapErrors(at, rate)
+	s.off = append(s.off, off)
+	for k, v := range off {
+		// What a stall delays is late, and what follows is early.
+		if stalls.During(at[k].Add(-aftermath), at[k+1]) == 0 {
+			s.calm = append(s.calm, v)
+		}
+	}
 	if s.logs == nil {
 		return nil
 	}
@@ -197,11 +214,14 @@ func departures(p *rig.Process, id, n int) (map[string]time.Time, error) {
 	}
 }
 
-func report(sides []*letter, rate, n, rounds int) {
+func report(sides []*letter, rate, n, rounds int, loaded bool) {
 	fmt.Printf("%d requests at once, %d/s: |gap − %g ms| at the upstream in ms, medians of %d rounds\n\n",
 		n, rate, 1000/float64(rate), rounds)
 	rows := [][]string{{"", "median", "p99", "max", "max of all rounds"}}
-	row := func(name string, off [][]float64) {
+	if !loaded { // then the load would count as stalls
+		rows[0] = append(rows[0], "without stalls: p99", "gaps left out")
+	}
+	row := func(name string, off [][]float64, more ...string) {
 		of := func(q float64) []float64 {
 			var each []float64
 			for _, round := range off {
@@ -213,12 +233,17 @@ func report(sides []*letter, rate, n, rounds int) {
 		for _, v := range []float64{median(of(0.5)), median(of(0.99)), median(of(1)), slices.Max(of(1))} {
 			cells = append(cells, fmt.Sprintf("%.3f", v))
 		}
-		rows = append(rows, cells)
+		rows = append(rows, append(cells, more...))
 	}
 	for _, s := range sides {
-		row(s.name, s.off)
+		if loaded {
+			row(s.name, s.off)
+		} else {
+			row(s.name, s.off, fmt.Sprintf("%.3f", quantile(s.calm, 0.99)),
+				fmt.Sprintf("%.0f %%", 100-100*float64(len(s.calm))/float64(rounds*(n-1))))
+		}
 		if s.logs != nil {
-			row("its departures, by that log", s.departed)
+			row("its departures, by that log", s.departed, "", "")
 		}
 	}
 	table(rows...)
@@ -239,14 +264,17 @@ func report(sides []*letter, rate, n, rounds int) {
 	fmt.Println()
 }
 
+var wrkRequests = regexp.MustCompile(`(\d+) requests in `)
+
 // A wrk is the load generator at work.
 type wrk struct {
 	cmd    *exec.Cmd
+	began  time.Time
 	output strings.Builder
 }
 
 func startLoad(url string) (*wrk, error) {
-	w := &wrk{cmd: exec.Command("wrk", "-t2", "-c64", "-d60s", "http://"+url)}
+	w := &wrk{cmd: exec.Command("wrk", "-t2", "-c64", "-d60s", "http://"+url), began: time.Now()}
 	w.cmd.Stdout, w.cmd.Stderr = &w.output, &w.output
 	return w, w.cmd.Start()
 }
@@ -255,12 +283,12 @@ func startLoad(url string) (*wrk, error) {
 func (w *wrk) end() float64 {
 	_ = w.cmd.Process.Signal(syscall.SIGINT) // it reports, and ends
 	_ = w.cmd.Wait()
-	if m := wrkTotal.FindStringSubmatch(w.output.String()); m != nil {
-		requests, _ := strconv.ParseFloat(m[1], 64)
-		seconds, _ := strconv.ParseFloat(m[2], 64)
-		return requests / seconds
+	took := time.Since(w.began)
+	var requests float64
+	if m := wrkRequests.FindStringSubmatch(w.output.String()); m != nil {
+		requests, _ = strconv.ParseFloat(m[1], 64)
 	}
-	return 0
+	return requests / took.Seconds()
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
