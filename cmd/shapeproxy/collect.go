@@ -23,8 +23,13 @@ func tuneCollector() {
 	if os.Getenv("GOGC") != "" {
 		return
 	}
-	// A sentinel that nothing holds is finalized by the next collection.
-	type sentinel struct{ percent int }
+	// A sentinel that nothing holds is finalized by the next collection. Without
+	// the pointer it would share a block with other small objects, and be kept as
+	// long as the last of them.
+	type sentinel struct {
+		percent int
+		_       *byte
+	}
 	var tune func(*sentinel)
 	tune = func(s *sentinel) {
 		if p := percentFor(liveHeap()); p != s.percent {
