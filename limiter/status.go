@@ -25,6 +25,18 @@ type Status struct {
 
 	Key    string // what is counted separately: "global", "client-ip", "host, header:X-Tenant"
 	DryRun bool
+
+	// What is told of the definition as it is written, and nothing more.
+	FairBy         string        // as Key; "global": nobody takes turns
+	PromoteAfter   time.Duration // 0: there is nothing to rise to
+	DeadlineHeader string        // empty: none
+	Cost           int64         // what a request takes
+	CostHeader     string        // the header that says otherwise; empty: none
+	MissingKey     string        // shared, skip, reject
+	Exempt         string        // addresses and CIDRs, separated as in Key
+	MaxKeys        int
+	RefusedWith    int // the HTTP status of a refusal
+
 	Routes []string // the match of each route that names the limit, in the file's order
 
 	Depth      int           // requests waiting, over all keys

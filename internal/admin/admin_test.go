@@ -36,14 +36,18 @@ func limits() []limiter.Status {
 			Name: "fragile", Algorithm: limiter.LeakyBucket, Rate: rate("20/s"), Burst: 1, Queue: 100, MaxWait: 30 * time.Second,
 			Key: "global", Routes: []string{"GET api.example.com/v1/invoices/{id}", "/"},
 			Depth: 12, OldestWait: 550 * time.Millisecond, Keys: 1,
+			FairBy: "client-ip, header:X-Tenant", PromoteAfter: 2 * time.Second, DeadlineHeader: "Request-Timeout", Cost: 1,
+			MissingKey: "shared", MaxKeys: 100000, RefusedWith: 429,
 		},
 		{
 			Name: "per-client", Algorithm: limiter.TokenBucket, Rate: rate("5/s"), Burst: 10,
 			Key: "client-ip", DryRun: true, Routes: []string{"/"}, Keys: 1423, Evicted: 3,
+			FairBy: "global", Cost: 1, CostHeader: "X-Cost", MissingKey: "shared", Exempt: "192.0.2.1, 10.0.0.0/8", MaxKeys: 5000, RefusedWith: 429,
 		},
 		{
 			Name: "daily.quota", Algorithm: limiter.FixedWindow, Limit: 5000, Window: 24 * time.Hour,
 			Key: "host, header:X-Tenant", Keys: 7,
+			FairBy: "global", Cost: 3, MissingKey: "reject", MaxKeys: 100000, RefusedWith: 503,
 		},
 	}
 }

@@ -22,7 +22,15 @@ type limitJSON struct {
 	Limit     int64             `json:"limit,omitempty"`
 	Window    string            `json:"window,omitempty"`
 	TimeZone  string            `json:"timezone,omitempty"`
-	Key       string            `json:"key"`
+	Key       any               `json:"key"` // a word, or a list of words
+	Missing   string            `json:"missing_key"`
+	Exempt    []string          `json:"exempt"`
+	MaxKeys   int               `json:"max_keys"`
+	Cost      any               `json:"cost,omitempty"` // a number, or the header's word
+	FairBy    any               `json:"fair_by,omitempty"`
+	Promote   string            `json:"promote_after,omitempty"`
+	Deadline  string            `json:"deadline_header,omitempty"`
+	Status    int               `json:"status"`
 	DryRun    bool              `json:"dry_run"`
 	Routes    []string          `json:"routes"`
 
@@ -44,9 +52,16 @@ type decisionsJSON struct {
 
 func describe(s limiter.Status, d decisionsJSON) limitJSON {
 	l := limitJSON{
-		Name: s.Name, Algorithm: s.Algorithm, Key: s.Key, DryRun: s.DryRun,
+		Name: s.Name, Algorithm: s.Algorithm, Key: oneOrList(s.Key), DryRun: s.DryRun,
+		Missing: s.MissingKey, Exempt: list(s.Exempt), MaxKeys: s.MaxKeys, Status: s.RefusedWith,
 		Routes: append([]string{}, s.Routes...),
 		Depth:  s.Depth, OldestWait: s.OldestWait.Seconds(), Keys: s.Keys, Decisions: d,
+	}
+	switch {
+	case s.CostHeader != "":
+		l.Cost = "header:" + s.CostHeader
+	case s.Queue == 0 && s.Algorithm != limiter.Concurrency:
+		l.Cost = s.Cost
 	}
 	if s.Algorithm.Windowed() {
 		l.Limit, l.Window = s.Limit, limiter.FormatDuration(s.Window)
@@ -62,9 +77,31 @@ func describe(s limiter.Status, d decisionsJSON) limitJSON {
 		l.InFlight = &s.InFlight
 	}
 	if s.Queue > 0 {
-		l.MaxWait = limiter.FormatDuration(s.MaxWait)
+		l.MaxWait, l.Deadline = limiter.FormatDuration(s.MaxWait), s.DeadlineHeader
+		if s.FairBy != "global" {
+			l.FairBy = oneOrList(s.FairBy)
+		}
+		if s.PromoteAfter > 0 {
+			l.Promote = limiter.FormatDuration(s.PromoteAfter)
+		}
 	}
 	return l
+}
+
+// list takes entries apart that are separated by a comma and a space.
+func list(s string) []string {
+	if s == "" {
+		return []string{}
+	}
+	return strings.Split(s, ", ")
+}
+
+// oneOrList spells a key as the configuration does.
+func oneOrList(key string) any {
+	if words := list(key); len(words) > 1 {
+		return words
+	}
+	return key
 }
 
 func (a *Admin) limits() []limitJSON {

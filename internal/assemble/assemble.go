@@ -274,6 +274,8 @@ func (s *System) Limits() []limiter.Status {
 		st := limiter.Status{
 			Name: c.Name, Algorithm: c.Algorithm, Rate: c.Rate, Burst: c.Burst, Queue: c.Queue, MaxWait: c.MaxWait,
 			Limit: c.Limit, Window: c.Window, Key: c.Key.String(), DryRun: c.DryRun, Routes: l.routes,
+			FairBy: c.FairBy.String(), PromoteAfter: c.PromoteAfter, DeadlineHeader: c.DeadlineHeader, Cost: c.Cost, CostHeader: c.CostHeader,
+			MissingKey: c.MissingKey, Exempt: c.Exempt.String(), MaxKeys: c.MaxKeys, RefusedWith: c.Status,
 		}
 		if c.Calendar != "" {
 			st.Window, st.Calendar, st.TimeZone = c.Calendar.About(), c.Calendar, c.Location.String()

@@ -23,8 +23,10 @@ function seconds(s) {
 
 const whole = (n) => n.toLocaleString("en");
 
+const listed = (v) => [v].flat().join(", "); // a word or a list of words
+
 function words(l) {
-  const each = l.key === "global" ? "" : `, for each ${l.key}`;
+  const each = l.key === "global" ? "" : `, for each ${listed(l.key)}`;
   const waits = () => `up to ${whole(l.queue)} wait, each at most ${l.max_wait}${each}.`;
   switch (l.algorithm) {
     case "leaky-bucket":
@@ -232,7 +234,7 @@ class Card {
     const facts = {
       algorithm: l.algorithm, rate: l.rate, burst: l.burst, queue: l.queue, max_wait: l.max_wait,
       max_in_flight: l.max_in_flight, in_flight: l.in_flight,
-      limit: l.limit, window: l.window, key: l.key, keys: whole(l.keys), routes: l.routes.join("\n") || "none",
+      limit: l.limit, window: l.window, key: listed(l.key), keys: whole(l.keys), routes: l.routes.join("\n") || "none",
       admitted: whole(d.admitted), queued: whole(d.queued), rejected: rejected.join(", ") || "0", gone: whole(d.gone),
     };
     const rows = [];
