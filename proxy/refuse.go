@@ -36,18 +36,24 @@ func (x *exchange) fail(status int, kind, detail string) {
 
 // refuse answers for the limit that said no.
 func (x *exchange) refuse(p limiter.Permit) {
+	x.event.Reason, x.event.Policy = p.Reason, p.Policy
+	h := x.w.Header()
+	h.Set("Proxy-Status", proxyStatus("http_request_denied", strings.ReplaceAll(string(p.Reason), "_", " ")))
+	x.write(refusal(h, p))
+}
+
+// refusal is the body and the gRPC code for a refused request. It puts
+// Retry-After into h.
+func refusal(h http.Header, p limiter.Permit) (body problem, code string) {
 	status := p.Status
 	if status == 0 {
 		status = http.StatusTooManyRequests
 	}
-	x.event.Reason, x.event.Policy = p.Reason, p.Policy
-	h := x.w.Header()
 	quota := p.Reason != limiter.ReasonMissingKey
 	if quota && p.RetryAfter != limiter.Never {
 		h.Set("Retry-After", strconv.FormatInt(Seconds(p.RetryAfter), 10))
 	}
-	h.Set("Proxy-Status", proxyStatus("http_request_denied", strings.ReplaceAll(string(p.Reason), "_", " ")))
-	body := problem{
+	body = problem{
 		Type: quotaExceeded, Title: "Quota exceeded", Status: status,
 		Detail: refusalDetail(p.Decision), Reason: p.Reason,
 	}
@@ -59,11 +65,11 @@ func (x *exchange) refuse(p limiter.Permit) {
 			body.Violated = append(body.Violated, d.Policy)
 		}
 	}
-	code := grpcStatus(status)
+	code = grpcStatus(status)
 	if quota && status != http.StatusServiceUnavailable {
 		code = grpcResourceExhausted // whatever status its owner chose
 	}
-	x.write(body, code)
+	return body, code
 }
 
 func refusalDetail(d limiter.Decision) string {
@@ -91,17 +97,21 @@ func refusalDetail(d limiter.Decision) string {
 	return fmt.Sprintf("%s; try again in %d s", why, Seconds(d.RetryAfter))
 }
 
-// write sends a problem, as a gRPC status to a gRPC client.
 func (x *exchange) write(p problem, grpcCode string) {
 	x.dropBody()
-	h := x.w.Header()
-	if isGRPC(x.r) {
+	p.write(&x.w, x.r, grpcCode)
+}
+
+// write sends p, as a gRPC status to a gRPC client.
+func (p problem) write(w http.ResponseWriter, r *http.Request, grpcCode string) {
+	h := w.Header()
+	if isGRPC(r) {
 		// A response of trailers only: the status stands in the header
 		// (gRPC over HTTP/2, "Responses").
 		h.Set("Content-Type", "application/grpc")
 		h.Set("Grpc-Status", grpcCode)
 		h.Set("Grpc-Message", grpcMessage(p.Title+": "+p.Detail))
-		x.w.WriteHeader(http.StatusOK)
+		w.WriteHeader(http.StatusOK)
 		return
 	}
 	body, err := json.Marshal(p)
@@ -112,9 +122,9 @@ func (x *exchange) write(p problem, grpcCode string) {
 	h.Set("Content-Type", "application/problem+json")
 	h.Set("Cache-Control", "no-store")
 	h.Set("Content-Length", strconv.Itoa(len(body)))
-	x.w.WriteHeader(p.Status)
-	if x.r.Method != http.MethodHead {
-		_, _ = x.w.Write(body) // a client that has gone is noted by Write
+	w.WriteHeader(p.Status)
+	if r.Method != http.MethodHead {
+		_, _ = w.Write(body) // a client that has gone is noted by Write
 	}
 }
 
