@@ -60,6 +60,12 @@ bench-peers: ## departures, processor time and resends, beside NGINX and a plain
 	go run ./bench cpu
 	go run ./bench resend
 
+.PHONY: bench-limiters
+bench-limiters: ## the limiter beside other Go libraries: COUNT (1) rounds, then the medians
+	cd bench/limiters && for round in $$(seq $(COUNT)); do \
+		go test -run '^$$' -bench '$(BENCH)' . || exit 1; \
+	done | tee bench.out && go tool benchstat bench.out
+
 .PHONY: e2e
 e2e: ## a real access log through the proxy to a real nginx, and every request to account
 	E2E=full go test -count=1 -v -p 1 ./bench/e2e ./bench/ledger
