@@ -70,6 +70,7 @@ type parked struct {
 	route  *Route
 	event  Event
 	keys   []limiter.Key
+	room   int64 // see exchange
 	permit limiter.Permit
 	err    error
 }
@@ -110,7 +111,7 @@ func (x *exchange) park(keys []limiter.Key) bool {
 		// It was parked before, and net/http may not have read all it said then.
 		conn, said = again.Conn, append(said, again.said...)
 	}
-	p := &parked{site: x.site, route: x.route, event: x.event, keys: keys}
+	p := &parked{site: x.site, route: x.route, event: x.event, keys: keys, room: x.room}
 	x.proxy.running.Add(1) // until it is served again, or has gone
 	go at.lot.wait(p, conn, said)
 	x.parked = true
@@ -164,6 +165,7 @@ func (l *lot) wait(p *parked, conn net.Conn, said []byte) {
 func (l *lot) gone(p *parked, conn net.Conn) {
 	_ = conn.Close()
 	p.permit.Release()
+	l.proxy.room.Add(p.room)
 	e := &p.event
 	e.Status, e.Reason = StatusClientGone, limiter.ReasonClientGone
 	if !errors.Is(p.err, limiter.ErrClientGone) && errors.Is(context.Cause(l.base), limiter.ErrShutdown) {

@@ -243,6 +243,47 @@ func TestTLSIsNotParked(t *testing.T) {
 	}
 }
 
+// What the kernel keeps of unread bodies is bounded in all, however many wait,
+// and is given back however they end.
+func TestRoomForBodiesIsBounded(t *testing.T) {
+	for name, after := range map[string]time.Duration{"parked": 0, "not parked": 1 << 62} {
+		t.Run(name, func(t *testing.T) {
+			up := newRawUpstream(t, always(ok200))
+			g, r := gated(up.addr)
+			f := newFront(t, &Site{Routes: []*Route{r}})
+			f.proxy.parkAfter = after
+			const n = unreadInAll/unreadKept + 20
+			conns := make([]*net.TCPConn, n)
+			for i := range conns {
+				conns[i] = f.dial(t, "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")
+				<-g.came
+			}
+			if left := f.proxy.room.Load(); left < 0 || left >= unreadKept {
+				t.Errorf("%d waiting left %d", n, left)
+			}
+			for i := range conns {
+				switch i % 3 {
+				case 0:
+					g.let <- letGo()
+				case 1:
+					g.let <- refused()
+				}
+			}
+			for _, c := range conns {
+				c.Close()
+			}
+			f.cut(limiter.ErrShutdown)
+			for range conns {
+				f.next(t)
+			}
+			f.proxy.Wait()
+			if left := f.proxy.room.Load(); left != unreadInAll {
+				t.Errorf("in the end, %d are left of %d", left, unreadInAll)
+			}
+		})
+	}
+}
+
 // A request that is parked sees the routes that it came to, also after a reload.
 func TestParkedThroughAReload(t *testing.T) {
 	old, young := newRawUpstream(t, always(ok200)), newRawUpstream(t, always(ok200))

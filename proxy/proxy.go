@@ -39,12 +39,14 @@ type Proxy struct {
 	buffers buffers
 	// parkAfter is how long a request must have to wait to be parked.
 	parkAfter time.Duration
+	room      atomic.Int64   // what is left of unreadInAll
 	running   sync.WaitGroup // one for each request, upgraded connections included
 }
 
 // New returns a Proxy that answers 404 until Serve gives it a Site.
 func New(observe Observer, log *slog.Logger) *Proxy {
 	p := &Proxy{observe: observe, log: log, buffers: newBuffers(), parkAfter: parkAfter}
+	p.room.Store(unreadInAll)
 	p.site.Store(&Site{table: &routeTable{mux: http.NewServeMux()}})
 	return p
 }
@@ -85,6 +87,7 @@ type exchange struct {
 	peerTrusted bool
 	upgrade     bool    // it asks to become a WebSocket
 	before      *parked // it comes back from the lot
+	room        int64   // what the kernel was asked to take in of its body
 	parked      bool    // it has gone to the lot, and is told of from there
 }
 
@@ -96,7 +99,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	began := time.Now()
 	if before := comesBack(r); before != nil {
 		p.running.Done() // as it was counted when it was parked
-		x.before, x.site, began = before, before.site, before.event.Start
+		x.before, x.site, x.room, began = before, before.site, before.room, before.event.Start
 	}
 	x.w = answer{ResponseWriter: w, final: x.finalFields, finalOnly: !r.ProtoAtLeast(1, 1)}
 	x.event = Event{Start: began, Proto: r.Proto, Method: clip(r.Method, 32), Host: clip(r.Host, 256)}
@@ -191,17 +194,18 @@ func (x *exchange) admitted(found *lookup) bool {
 		x.fail(http.StatusBadRequest, "http_request_error", err.Error())
 		return false
 	}
-	x.makeRoom(unreadKept)
+	x.makeRoom()
 	switch {
 	case x.before != nil:
 		x.permit, err = x.before.permit, x.before.err
 	case x.park(keys):
+		x.room = 0 // it has gone along
 		return false
 	default:
 		x.permit, err = x.route.Limiter.Acquire(x.r.Context(), limiter.Request{Keys: keys, Gone: x.clientGone})
 		x.proxy.observe.Decided(x.route.Match, x.permit.All)
 	}
-	x.makeRoom(0)
+	x.endRoom()
 	x.event.decided(x.permit)
 	switch {
 	case err != nil && x.clientLeft(err):
@@ -243,16 +247,36 @@ func (x *exchange) identify(found *lookup) ([]limiter.Key, error) {
 // is larger, it is not seen while it waits that its client leaves.
 const unreadKept = 1<<20 + 64<<10
 
-// makeRoom does so for a body of HTTP/1 that may have to wait, and ends it.
-func (x *exchange) makeRoom(n int) {
+// unreadInAll bounds what the kernel is asked to take in for all that wait. It
+// takes twice the memory, of which all connections of the machine have a share
+// (net.ipv4.tcp_mem): a long queue of uploads must not take it from the rest.
+const unreadInAll = 128 << 20
+
+// makeRoom does so for a body of HTTP/1 that may have to wait.
+func (x *exchange) makeRoom() {
 	at, ok := x.r.Context().Value(connKey{}).(*place)
-	if !ok || x.body == nil || x.r.ProtoMajor != 1 || x.before != nil && n > 0 {
+	if !ok || x.body == nil || x.r.ProtoMajor != 1 || x.before != nil {
 		return
 	}
-	if length := x.r.ContentLength; length > 0 {
-		n = int(min(int64(n), length+64<<10))
+	n := int64(unreadKept)
+	if length := x.r.ContentLength; length > 0 && length < n {
+		n = min(n, length+64<<10)
 	}
-	roomForBody(at.conn, n)
+	if x.proxy.room.Add(-n) < 0 {
+		x.proxy.room.Add(n)
+		return
+	}
+	x.room = n
+	roomForBody(at.conn, int(n))
+}
+
+// endRoom ends what makeRoom did.
+func (x *exchange) endRoom() {
+	if x.room > 0 {
+		roomForBody(x.r.Context().Value(connKey{}).(*place).conn, 0)
+		x.proxy.room.Add(x.room)
+		x.room = 0
+	}
 }
 
 // clientLeft reports whether err, from waiting, says that the client left.
@@ -394,6 +418,7 @@ func (x *exchange) end() {
 	if x.parked {
 		return
 	}
+	x.endRoom()
 	if p != nil && p != any(http.ErrAbortHandler) {
 		x.proxy.log.Error("a request panicked", "route", e.Route, "panic", p, "stack", string(debug.Stack()))
 		e.Error = "proxy_internal_error"
