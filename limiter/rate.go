@@ -69,7 +69,7 @@ func ParseRate(s string) (Rate, error) {
 	if !ok {
 		d, err := ParseDuration(m[3])
 		if err != nil {
-			return Rate{}, fmt.Errorf("%q is not a rate: %q is not a unit (ms, s, m, h, d) or a duration", s, m[3])
+			return Rate{}, fmt.Errorf("%q is not a rate: %q is not a unit (ms, s, m, h, d) or a duration; write N/unit, such as \"10/s\", \"6/m\" or \"100/10s\"", s, m[3])
 		}
 		per = d
 	}
