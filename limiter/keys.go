@@ -35,6 +35,7 @@ type keys[S any, M meter[S, M]] struct {
 	*keyed.Map[S]
 	meter M // guarded by every shard's lock, as the map's bound is
 	make  func(Policy) M
+	tidy  bool // states hold memory of their own
 }
 
 func newBudgets(p Policy) budgets {
@@ -54,7 +55,7 @@ func newBudgets(p Policy) budgets {
 }
 
 func newKeys[S any, M meter[S, M]](p Policy, make func(Policy) M) *keys[S, M] {
-	k := &keys[S, M]{meter: make(p), make: make}
+	k := &keys[S, M]{meter: make(p), make: make, tidy: p.Algorithm == SlidingWindowLog}
 	k.Map = keyed.New(maxKeys(p), func(s *S, now int64) int64 { return k.meter.rank(*s, now) })
 	return k
 }
@@ -98,6 +99,9 @@ func (k *keys[S, M]) decide(m *Memory, key string, cost int64, tell bool) (now, 
 		q = k.quota(s, now)
 	}
 	shard.Unlock()
+	if k.tidy {
+		k.Tidy(now)
+	}
 	return now, wait, q
 }
 
@@ -112,6 +116,9 @@ func (k *keys[S, M]) get(h uint64) (s S) {
 func (k *keys[S, M]) settle(h uint64, now int64) {
 	if s := k.At(h).Get(h); s != nil {
 		k.meter.settle(s, now)
+	}
+	if k.tidy {
+		k.Tidy(now)
 	}
 }
 
