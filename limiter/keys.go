@@ -26,6 +26,10 @@ type budgets interface {
 	giveBack(h uint64, at, now, cost int64)
 	forget(h uint64)
 	adopt(p Policy, now int64)
+
+	Reseed(keyed.Seed)
+	save(w *stateWriter)
+	load(r *stateReader, was Policy, now int64)
 }
 
 // A quota is what a Decision tells of a state.

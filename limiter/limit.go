@@ -22,6 +22,9 @@ func (m *Memory) NewLimit(p Policy) (*Limit, error) {
 		return nil, err
 	}
 	l := &Limit{memory: m, budgets: newBudgets(p)}
+	if m.seed != nil {
+		l.budgets.Reseed(*m.seed)
+	}
 	l.policy.Store(&p)
 	return l, nil
 }

@@ -20,13 +20,14 @@ import (
 // A Memory is safe for concurrent use.
 type Memory struct {
 	base time.Time
-	unix int64 // base in nanoseconds
+	unix int64       // base in nanoseconds
+	seed *keyed.Seed // of limits that can be saved; nil: they cannot
 }
 
 // NewMemory returns a Memory whose clock begins now.
 func NewMemory() *Memory {
 	base := time.Now()
-	return &Memory{base, base.UnixNano()}
+	return &Memory{base: base, unix: base.UnixNano()}
 }
 
 // now is the one place where a clock is read.

@@ -45,6 +45,8 @@ type service struct {
 	adminServer *http.Server
 	listeners   []net.Listener
 	adminListen net.Listener
+	stopSaving  chan struct{}
+	saver       sync.WaitGroup          // of saveState
 	cut         context.CancelCauseFunc // ends every request under way
 	endAdmin    context.CancelFunc
 }
@@ -52,7 +54,7 @@ type service struct {
 // newService builds everything that c asks for; it does not listen yet. load
 // is what a reload reads the configuration with.
 func newService(c *config.Config, load func() (*config.Config, error), stderr io.Writer) (*service, error) {
-	s := &service{load: load, started: c}
+	s := &service{load: load, started: c, stopSaving: make(chan struct{})}
 	s.log, s.level = newLogger(c.Log, stderr)
 	s.tally = new(admin.Tally)
 	s.metrics = metrics.New(metrics.Options{
@@ -65,9 +67,17 @@ func newService(c *config.Config, load func() (*config.Config, error), stderr io
 	if err := s.system.KeepAlarms(); err != nil {
 		s.log.Warn("departures may be 1 ms late, as there are no precise alarms", "error", err)
 	}
+	if c.Server.StateFile != "" {
+		if err := s.system.KeepState(c.Server.StateFile); err != nil {
+			s.log.Warn("the state file is refused", "error", err)
+		}
+	}
 	if err := s.apply(c); err != nil {
 		s.system.Close()
 		return nil, err
+	}
+	if err := s.system.Restore(); err != nil {
+		s.log.Warn("the state file was restored in part", "error", err)
 	}
 	s.metrics.Reloaded(true)
 
@@ -216,6 +226,8 @@ func needRestart(began, now *config.Config) []string {
 	differ("server.idle_timeout", began.Server.IdleTimeout, now.Server.IdleTimeout)
 	differ("server.max_header_bytes", began.Server.MaxHeaderBytes, now.Server.MaxHeaderBytes)
 	differ("admin", began.Admin.Listen, now.Admin.Listen)
+	differ("server.state_file", began.Server.StateFile, now.Server.StateFile)
+	differ("server.state_interval", began.Server.StateInterval, now.Server.StateInterval)
 	differ("log.format", began.Log.Format, now.Log.Format)
 	differ("tls (on or off)", len(began.TLS.Certificates) > 0, len(now.TLS.Certificates) > 0)
 	return names
@@ -288,6 +300,9 @@ func (s *service) serve() <-chan error {
 	for _, l := range s.listeners {
 		start("clients", s.server.Server, l, s.server.TLSConfig != nil)
 	}
+	if s.started.Server.StateFile != "" {
+		s.saver.Go(func() { s.saveState(s.stopSaving) })
+	}
 	if s.admin != nil {
 		start("operators", s.adminServer, s.adminListen, false)
 		s.admin.SetReady(true)
@@ -334,6 +349,8 @@ func (s *service) drain(ctx context.Context) {
 func (s *service) close() {
 	s.cut(limiter.ErrShutdown)
 	_ = s.server.Close() // listeners are closed already
+	close(s.stopSaving)
+	s.saver.Wait()
 	s.system.Close()
 	if s.admin != nil {
 		s.endAdmin()

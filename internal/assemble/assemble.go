@@ -23,7 +23,8 @@ type System struct {
 
 	store  *limiter.Memory
 	alarms *shaping.Alarms // nil: timers of the runtime
-	apply  sync.Mutex      // held while a configuration is applied
+	state  stateFile
+	apply  sync.Mutex // held while a configuration is applied
 	now    atomic.Pointer[generation]
 }
 

@@ -33,6 +33,8 @@ type Server struct {
 	ReadHeaderTimeout time.Duration
 	IdleTimeout       time.Duration
 	MaxHeaderBytes    int
+	StateFile         string // empty: quotas do not survive a restart
+	StateInterval     time.Duration
 	ShutdownTimeout   time.Duration
 	RateLimitHeaders  []string // "ietf", "ietf-03", "x-ratelimit", "github", "shopify"
 }

@@ -81,6 +81,7 @@ func TestDefaults(t *testing.T) {
 			ReadHeaderTimeout: 10 * time.Second,
 			IdleTimeout:       2 * time.Minute,
 			MaxHeaderBytes:    65536,
+			StateInterval:     5 * time.Second,
 			ShutdownTimeout:   30 * time.Second,
 			RateLimitHeaders:  []string{"ietf", "ietf-03"},
 		},
@@ -127,6 +128,8 @@ func TestEveryField(t *testing.T) {
 		ReadHeaderTimeout: 5 * time.Second,
 		IdleTimeout:       90 * time.Second,
 		MaxHeaderBytes:    1 << 20,
+		StateFile:         "/var/lib/shapeproxy/state",
+		StateInterval:     time.Minute,
 		ShutdownTimeout:   24 * time.Hour,
 		RateLimitHeaders:  []string{"ietf", "ietf-03", "x-ratelimit", "github", "shopify"},
 	}); !reflect.DeepEqual(c.Server, want) {

@@ -38,6 +38,9 @@ func (c *Config) Explain() string {
 	}
 	fmt.Fprintf(&b, "listening on %s, with %s\n", strings.Join(c.Server.Listen, ", "), c.TLS.words())
 	fmt.Fprintf(&b, "admin: %s\n", c.Admin.words())
+	if c.Server.StateFile != "" {
+		fmt.Fprintf(&b, "quotas of limits without a queue survive a restart in %s, written each %s and at stop\n", c.Server.StateFile, limiter.FormatDuration(c.Server.StateInterval))
+	}
 	if trusted := c.Server.TrustedProxies; trusted.Empty() {
 		b.WriteString("X-Forwarded-For is believed from nobody: behind a load balancer, set trusted_proxies\n")
 	} else {

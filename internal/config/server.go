@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/shapeproxy/shapeproxy/internal/identity"
+	"github.com/shapeproxy/shapeproxy/limiter"
 )
 
 // Below the one, ordinary clients fail; above the other, one client can fill the
@@ -24,6 +25,8 @@ const (
 	maxHeaderBytes = 1 << 30
 )
 
+const minStateInterval = 100 * time.Millisecond
+
 func defaultServer() Server {
 	return Server{
 		Listen:            []string{":8080"},
@@ -31,6 +34,7 @@ func defaultServer() Server {
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
+		StateInterval:     5 * time.Second,
 		ShutdownTimeout:   30 * time.Second,
 		RateLimitHeaders:  []string{"ietf", "ietf-03"},
 	}
@@ -63,6 +67,17 @@ func (d *decoder) server(t *table) Server {
 	headerBytes := int64(s.MaxHeaderBytes)
 	t.size("max_header_bytes", &headerBytes, minHeaderBytes, maxHeaderBytes)
 	s.MaxHeaderBytes = int(headerBytes)
+	t.text("state_file", "the path of a file", func(file string) error {
+		s.StateFile = file
+		if strings.HasSuffix(file, "/") {
+			return fmt.Errorf("%q is a folder; write the path of a file in it", file)
+		}
+		return nil
+	})
+	t.duration("state_interval", &s.StateInterval)
+	if s.StateInterval < minStateInterval {
+		t.bad("state_interval", "must be at least %s, as the whole file is written each time", limiter.FormatDuration(minStateInterval))
+	}
 	t.duration("shutdown_timeout", &s.ShutdownTimeout)
 	var families []string
 	if t.each("ratelimit_headers", "the name of a family of headers, such as \"ietf\"", false, func(w string) error {

@@ -42,6 +42,8 @@ type Map[V any] struct {
 	rank   func(v *V, now int64) int64
 	shards []Shard[V] // a power of two
 
+	portable *Seed // instead of seed; see Reseed
+
 	max     int64 // guarded by every shard's lock: all are held to write it, any to read it
 	n       atomic.Int64
 	evicted atomic.Uint64
@@ -83,7 +85,12 @@ func (m *Map[V]) setMax(n int) { m.max = int64(max(1, n)) }
 // Shard returns the shard that holds the key's state, and the hash by which
 // the shard knows it.
 func (m *Map[V]) Shard(key string) (*Shard[V], uint64) {
-	h := maphash.String(m.seed, key)
+	var h uint64
+	if m.portable != nil {
+		h = m.portable.hash(key)
+	} else {
+		h = maphash.String(m.seed, key)
+	}
 	if h == 0 {
 		h = 1 // zero marks a free slot
 	}

@@ -181,3 +181,12 @@ func (s *Shard[V]) each(f func(*V) bool) {
 		i = s.next(i)
 	}
 }
+
+// EachHash calls f for every hash and its state.
+func (s *Shard[V]) EachHash(f func(h uint64, v *V)) {
+	for i := range s.slots {
+		if slot := &s.slots[i]; slot.hash != 0 {
+			f(slot.hash, &slot.state)
+		}
+	}
+}
