@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
+	"unsafe"
 )
 
 // until is a state that is as good as new from an instant on; forever is one
@@ -371,5 +372,38 @@ func BenchmarkFlood(b *testing.B) {
 			key[j] = byte(i >> (8 * j))
 		}
 		put(m, string(key), int64(i), until(i+1_000_000))
+	}
+}
+
+// TestTidy: what has faded goes, whichever keys are asked for and whatever locks
+// are held, and nothing else does.
+func TestTidy(t *testing.T) {
+	m := New(100_000, rank)
+	for i := range 20_000 {
+		put(m, fmt.Sprint(i), 0, until(10+10*(i%2)))
+	}
+	s, _ := m.Shard("held")
+	s.Lock()
+	for range 40_000 {
+		m.Tidy(15)
+	}
+	left := s.n
+	s.Unlock()
+	if n := m.Len() - left; n > 10_000 || n < 10_000-left {
+		t.Errorf("%d states left of 10 000, and %d under the lock that is held", n, left)
+	}
+	for range 1_000_000 {
+		m.Tidy(15)
+	}
+	if m.Len() != 10_000 {
+		t.Errorf("%d states left of 10 000", m.Len())
+	}
+	intact(t, m)
+}
+
+// TestShardIsACacheLine: neighbours share none.
+func TestShardIsACacheLine(t *testing.T) {
+	if n := unsafe.Sizeof(Shard[[3]int64]{}); n != 64 {
+		t.Errorf("a shard has %d bytes", n)
 	}
 }
