@@ -79,7 +79,7 @@ func tellsTheTruth(t *testing.T, r *rand.Rand, p limiter.Policy) {
 				if l.Peek("a", d.Remaining+1).Allowed {
 					t.Fatalf("more is to be had 1ns before the reset of %+v", d)
 				}
-				time.Sleep(1)
+				time.Sleep(time.Nanosecond)
 				if !l.Peek("a", d.Remaining+1).Allowed {
 					t.Fatalf("no more is to be had at the reset of %+v", d)
 				}
