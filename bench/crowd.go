@@ -74,9 +74,8 @@ func (c crowd) answers(d time.Duration) error {
 	return nil
 }
 
-// waiting is how many have got no byte of an answer, and no end, yet.
-func (c crowd) waiting() int {
-	n := 0
+// waiting are those that have got no byte of an answer, and no end, yet.
+func (c crowd) waiting() (still crowd) {
 	for _, conn := range c {
 		raw, err := conn.SyscallConn()
 		if err != nil {
@@ -85,11 +84,11 @@ func (c crowd) waiting() int {
 		var one [1]byte
 		raw.Control(func(fd uintptr) {
 			if _, _, err := unix.Recvfrom(int(fd), one[:], unix.MSG_PEEK|unix.MSG_DONTWAIT); err == unix.EAGAIN {
-				n++
+				still = append(still, conn)
 			}
 		})
 	}
-	return n
+	return still
 }
 
 // leave closes all connections. With a reset, so that they do not use up the

@@ -174,7 +174,7 @@ func (s *holder) fill(b *bench, up, name, fields string) error {
 	if err != nil {
 		return err
 	}
-	if n := c.waiting(); n < s.waits-5 || n > s.waits { // some may have had their turn
+	if n := len(c.waiting()); n < s.waits-5 || n > s.waits { // some may have had their turn
 		return fmt.Errorf("%d of %d wait", n, s.waits)
 	}
 	if s.memory == nil {
