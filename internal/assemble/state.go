@@ -52,6 +52,10 @@ func (s *System) KeepState(path string) error {
 	case errors.Is(err, os.ErrNotExist):
 		err = nil
 		_, _ = rand.Read(seed[:]) // never fails
+	case errors.Is(err, errNoFile):
+		_, _ = rand.Read(seed[:])
+		s.state.path = "" // nor is a folder to be moved, with all that is in it
+		err = fmt.Errorf("%s %w; name a file, as quotas do not survive the next restart", path, err)
 	default:
 		_, _ = rand.Read(seed[:])
 		aside := path + ".refused"
@@ -69,17 +73,19 @@ func (s *System) KeepState(path string) error {
 // checkState reads the whole file, so that a torn one is noticed before any of
 // it is believed, and returns its seed.
 func checkState(path string) (seed [16]byte, err error) {
+	info, err := os.Stat(path) // before it is opened, as a pipe would hold that up
+	if err != nil {
+		return seed, unreadable(err)
+	}
+	if !info.Mode().IsRegular() {
+		return seed, errNoFile
+	}
 	f, err := os.Open(path)
 	if err != nil {
-		return seed, err
+		return seed, unreadable(err)
 	}
 	defer f.Close()
-	info, err := f.Stat()
 	switch {
-	case err != nil:
-		return seed, err
-	case !info.Mode().IsRegular():
-		return seed, errors.New("is not a regular file")
 	case info.Size() > MaxState:
 		return seed, errors.New("is larger than any state file")
 	}
@@ -108,7 +114,19 @@ func checkState(path string) (seed [16]byte, err error) {
 	return [16]byte(head[len(stateVersion):]), nil
 }
 
-var errTorn = errors.New("is torn or was changed by somebody else")
+var (
+	errTorn   = errors.New("is torn or was changed by somebody else")
+	errNoFile = errors.New("is not a regular file")
+)
+
+// unreadable is err without the path, which is told already.
+func unreadable(err error) error {
+	var path *os.PathError
+	if errors.As(err, &path) {
+		err = path.Err
+	}
+	return fmt.Errorf("cannot be read: %w", err)
+}
 
 // Restore gives limits what they had used when the file was written, where name,
 // algorithm and key are still the same; once, right after the first Apply. Time

@@ -221,6 +221,22 @@ func TestStateOfACheat(t *testing.T) {
 	})
 }
 
+// A folder is not moved out of the way, nor written over.
+func TestStateInAFolder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		folder := t.TempDir()
+		s, refused := boot(t, folder, quotas)
+		if refused == nil || !strings.Contains(refused.Error(), "is not a regular file") {
+			t.Errorf("%v", refused)
+		}
+		s.use(t, 4)
+		s.mustSave(t)
+		if info, err := os.Stat(folder); err != nil || !info.IsDir() {
+			t.Errorf("%v, %v", info, err)
+		}
+	})
+}
+
 // Who cannot write keeps what was written before, and says so.
 func TestStateThatCannotBeWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
