@@ -24,7 +24,8 @@
 //     used everything at once may wait for up to two windows.
 //
 // Windows are aligned as time.Time.Truncate aligns: a window of a day begins at
-// midnight UTC.
+// midnight UTC. A fixed window may follow a Calendar instead, by the clocks of
+// any place.
 //
 // A request whose cost is above the limit is refused for good (RetryAfter is
 // Never). Time is counted in nanoseconds and exact fractions of them, so no
