@@ -61,8 +61,11 @@ func readTarget(r *http.Request) (target, *badRequest) {
 	t := target{host: host}
 	t.rawPath, t.rawQuery, t.hasQuery = strings.Cut(raw, "?")
 	decoded, err := url.PathUnescape(t.rawPath)
-	if err != nil || strings.Contains(decoded, "\x00") {
+	if err != nil {
 		return target{}, &badRequest{http.StatusBadRequest, "the path has a broken percent-encoding"}
+	}
+	if strings.Contains(decoded, "\x00") {
+		return target{}, &badRequest{http.StatusBadRequest, "the path has a NUL"}
 	}
 	t.path = cleanPath(decoded)
 	return t, nil

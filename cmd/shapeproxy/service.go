@@ -314,9 +314,16 @@ func (s *service) shutdownTimeout() time.Duration {
 	return s.current.Load().Server.ShutdownTimeout
 }
 
-// lastAnswers is how long answers that were cut short at the end of
-// shutdown_timeout may take to be written.
-const lastAnswers = 2 * time.Second
+// lastAnswers is how long it may take to tell everybody who is still here at the
+// end of shutdown_timeout: of ten thousand, a busy machine tells some two
+// thousand a second.
+func (s *service) lastAnswers() time.Duration {
+	waiting := 0
+	for _, l := range s.system.Limits() {
+		waiting += l.Depth
+	}
+	return 2*time.Second + time.Duration(waiting)*time.Millisecond/2
+}
 
 // drain stops taking connections, lets waiting and running requests finish
 // within shutdown_timeout, tells the rest to come back, and closes everything.
@@ -335,11 +342,12 @@ func (s *service) drain(ctx context.Context) {
 	case <-ctx.Done():
 	case <-time.After(s.shutdownTimeout()):
 		s.log.Warn("shutdown_timeout is over; the requests still here are told to come back")
+		atMost := s.lastAnswers()
 		s.cut(limiter.ErrShutdown)
 		select {
 		case <-finished:
 		case <-ctx.Done():
-		case <-time.After(lastAnswers):
+		case <-time.After(atMost):
 		}
 	}
 	s.close()

@@ -1,0 +1,96 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httputil"
+	"time"
+)
+
+// forward sends the request upstream and its answer back.
+func (x *exchange) forward() {
+	r := x.r
+	if x.route.Timeout > 0 {
+		ctx, cancel := context.WithTimeoutCause(r.Context(), x.route.Timeout, errRouteTimeout)
+		defer cancel()
+		x.timed, r = ctx, r.WithContext(ctx)
+	}
+	up := x.route.Upstream
+	url, ok := x.to.forwarded(up.scheme(), up.opts.Host, up.opts.BasePath, x.route.StripPrefix)
+	if !ok {
+		x.fail(http.StatusBadRequest, "http_request_error", "the path begins with two slashes and has characters that must be percent-encoded")
+		return
+	}
+	x.upgrade = wantsWebSocket(x.r) && up.opts.Scheme != "h2c"
+	if !x.upgrade {
+		// Else httputil.ReverseProxy judges it, and what it does not like would
+		// be the upstream's fault.
+		delete(x.r.Header, "Upgrade")
+	}
+
+	x.event.Upstream = up.opts.Name
+	if x.event.Departed = x.permit.Departed(); x.event.Departed.IsZero() {
+		x.event.Departed = time.Now()
+	}
+	up.inFlight.Add(1)
+	defer up.inFlight.Add(-1)
+	reverse := httputil.ReverseProxy{
+		Rewrite: func(pr *httputil.ProxyRequest) {
+			pr.Out.URL = url
+			x.rewrite(pr.In, pr.Out)
+		},
+		Transport:      sender{base: up.base, body: x.body},
+		ModifyResponse: x.answered,
+		ErrorHandler:   x.failed,
+		BufferPool:     x.proxy.buffers,
+		ErrorLog:       discard,
+	}
+	reverse.ServeHTTP(&x.w, r)
+}
+
+// answered is called with the head of the upstream's answer.
+func (x *exchange) answered(res *http.Response) error {
+	x.event.UpstreamDuration = time.Since(x.event.Departed)
+	switch {
+	case res.StatusCode == http.StatusSwitchingProtocols && !x.upgrade:
+		return errUnaskedUpgrade
+	case res.StatusCode < 200 && res.StatusCode != http.StatusSwitchingProtocols:
+		return errStatus // "000" and "099" are three digits, and so pass net/http
+	}
+	x.event.UpstreamStatus = res.StatusCode
+	if len(res.Trailer) > 0 && x.r.Method != http.MethodHead {
+		// HTTP/2 has trailers beside a length; HTTP/1.1 behind chunks only.
+		res.Header.Del("Content-Length")
+	}
+	return nil
+}
+
+// failed is called when the upstream gave no answer.
+func (x *exchange) failed(_ http.ResponseWriter, _ *http.Request, err error) {
+	if x.w.status == http.StatusSwitchingProtocols {
+		return // a side of a new tunnel broke
+	}
+	if x.event.UpstreamStatus == 0 {
+		x.event.UpstreamDuration = time.Since(x.event.Departed)
+	}
+	switch fault := x.body.fault(); {
+	case tooLarge(fault):
+		x.fail(http.StatusRequestEntityTooLarge, "http_request_error", "the body is larger than this route takes")
+	case x.r.Context().Err() != nil:
+		x.abandon()
+	case fault != nil:
+		x.fail(http.StatusBadRequest, "http_request_error", "the body is broken or stops before its end")
+	default:
+		f := explain(err, x.timedOut())
+		x.event.UpstreamStatus = UpstreamError
+		x.proxy.log.Warn("no answer from upstream", "upstream", x.event.Upstream, "route", x.event.Route,
+			"kind", f.kind, "error", err)
+		x.fail(f.status, f.kind, f.detail)
+	}
+}
+
+// timedOut reports whether the route's timeout ended the exchange.
+func (x *exchange) timedOut() bool {
+	return x.timed != nil && errors.Is(context.Cause(x.timed), errRouteTimeout)
+}
