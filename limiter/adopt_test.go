@@ -38,7 +38,7 @@ func TestAdoptNeverLowersTheDebt(t *testing.T) {
 	}
 	r := rand.New(rand.NewPCG(6, 3))
 	token := newTokenBucket(Policy{Burst: 1000, Rate: Rate{7, 60 * time.Second}})
-	leaky := leakyBucket{1000, 7, 60 * sec}
+	leaky := &leakyBucket{1000, 7, 60 * sec}
 	var ts tokenState
 	var ls leakyState
 	token.take(&ts, epoch, 3)

@@ -83,7 +83,6 @@ func (k *keys[S, M]) decide(m *Memory, key string, cost int64, tell bool) (now, 
 	var s S
 	known := shard.Get(h)
 	if known != nil {
-		k.meter.settle(known, now)
 		s = *known
 	}
 	if cost > 0 {
@@ -96,8 +95,12 @@ func (k *keys[S, M]) decide(m *Memory, key string, cost int64, tell bool) (now, 
 		}
 		if known != nil {
 			k.meter.take(known, now, cost)
-			s = *known
 		}
+	} else if known != nil {
+		k.meter.settle(known, now)
+	}
+	if known != nil {
+		s = *known
 	}
 	if tell {
 		q = k.quota(s, now)

@@ -13,18 +13,18 @@ type leakyBucket struct {
 // level + part ÷ per requests.
 type leakyState struct{ level, part, at int64 }
 
-func newLeakyBucket(p Policy) leakyBucket {
-	return leakyBucket{p.Burst, p.Rate.Count, int64(p.Rate.Per)}
+func newLeakyBucket(p Policy) *leakyBucket {
+	return &leakyBucket{p.Burst, p.Rate.Count, int64(p.Rate.Per)}
 }
 
 // less takes n + part ÷ per requests out, as far as there are any.
-func (b leakyBucket) less(s leakyState, n, part int64) leakyState {
+func (b *leakyBucket) less(s leakyState, n, part int64) leakyState {
 	s.level, s.part = minus(s.level, s.part, n, part, b.per)
 	return s
 }
 
 // drained is the state at now. An instant ahead of now drains nothing.
-func (b leakyBucket) drained(s leakyState, now int64) leakyState {
+func (b *leakyBucket) drained(s leakyState, now int64) leakyState {
 	if now > s.at {
 		n, part := mulDiv(now-s.at, b.count, b.per)
 		s = b.less(s, n, part)
@@ -33,9 +33,9 @@ func (b leakyBucket) drained(s leakyState, now int64) leakyState {
 	return s
 }
 
-func (b leakyBucket) settle(s *leakyState, now int64) { *s = b.drained(*s, now) }
+func (b *leakyBucket) settle(s *leakyState, now int64) { *s = b.drained(*s, now) }
 
-func (b leakyBucket) wait(s leakyState, now, cost int64) int64 {
+func (b *leakyBucket) wait(s leakyState, now, cost int64) int64 {
 	if cost > b.burst {
 		return never
 	}
@@ -51,7 +51,7 @@ func (b leakyBucket) wait(s leakyState, now, cost int64) int64 {
 	return w
 }
 
-func (b leakyBucket) remaining(s leakyState, now int64) int64 {
+func (b *leakyBucket) remaining(s leakyState, now int64) int64 {
 	s = b.drained(s, now)
 	if s.part > 0 {
 		s.level++
@@ -59,7 +59,7 @@ func (b leakyBucket) remaining(s leakyState, now int64) int64 {
 	return b.burst - s.level
 }
 
-func (b leakyBucket) rank(s leakyState, now int64) int64 {
+func (b *leakyBucket) rank(s leakyState, now int64) int64 {
 	s = b.drained(s, now)
 	ns, rest := mulAddDiv(s.level, b.per, s.part, b.count)
 	if rest > 0 {
@@ -68,18 +68,18 @@ func (b leakyBucket) rank(s leakyState, now int64) int64 {
 	return ns
 }
 
-func (b leakyBucket) take(s *leakyState, now, cost int64) {
+func (b *leakyBucket) take(s *leakyState, now, cost int64) {
 	*s = b.drained(*s, now)
 	s.level += cost
 }
 
-func (b leakyBucket) giveBack(s *leakyState, at, now, cost int64) {
+func (b *leakyBucket) giveBack(s *leakyState, at, now, cost int64) {
 	n, part := mulDiv(max(0, now-at), b.count, b.per)
 	n, part = minus(cost, 0, n, part, b.per)
 	*s = b.less(b.drained(*s, now), n, part)
 }
 
-func (b leakyBucket) adopt(old leakyBucket, s *leakyState, now int64) {
+func (b *leakyBucket) adopt(old *leakyBucket, s *leakyState, now int64) {
 	*s = old.drained(*s, now)
 	if s.part = ceilMulDiv(s.part, b.per, old.per); s.part == b.per {
 		s.level, s.part = s.level+1, 0
@@ -89,6 +89,6 @@ func (b leakyBucket) adopt(old leakyBucket, s *leakyState, now int64) {
 	}
 }
 
-func (b leakyBucket) quota(int64) (limit, window int64) {
+func (b *leakyBucket) quota(int64) (limit, window int64) {
 	return b.burst, ceilMulDiv(b.burst, b.per, b.count)
 }

@@ -2,7 +2,8 @@ package limiter
 
 import "math/bits"
 
-// A meter is one algorithm with its parameters; S is what it keeps for a key.
+// A meter is one algorithm with its parameters, behind a pointer, as a call that
+// copies them takes longer than it computes; S is what it keeps for a key.
 // It is pure: now is an argument, in nanoseconds of Unix time from 0 to 2⁶²
 // (the year 2116), there is no float and no lock, and what only looks takes S
 // by value and so cannot write.

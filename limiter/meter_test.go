@@ -28,15 +28,15 @@ type keyOf[S any, M meter[S, M]] struct {
 func newKey(p Policy) key {
 	switch p.Algorithm {
 	case TokenBucket:
-		return &keyOf[tokenState, tokenBucket]{m: newTokenBucket(p), make: newTokenBucket}
+		return &keyOf[tokenState, *tokenBucket]{m: newTokenBucket(p), make: newTokenBucket}
 	case LeakyBucket:
-		return &keyOf[leakyState, leakyBucket]{m: newLeakyBucket(p), make: newLeakyBucket}
+		return &keyOf[leakyState, *leakyBucket]{m: newLeakyBucket(p), make: newLeakyBucket}
 	case FixedWindow:
-		return &keyOf[fixedState, fixedWindow]{m: newFixedWindow(p), make: newFixedWindow}
+		return &keyOf[fixedState, *fixedWindow]{m: newFixedWindow(p), make: newFixedWindow}
 	case SlidingWindowLog:
-		return &keyOf[logState, slidingLog]{m: newSlidingLog(p), make: newSlidingLog}
+		return &keyOf[logState, *slidingLog]{m: newSlidingLog(p), make: newSlidingLog}
 	default:
-		return &keyOf[counterState, slidingCounter]{m: newSlidingCounter(p), make: newSlidingCounter}
+		return &keyOf[counterState, *slidingCounter]{m: newSlidingCounter(p), make: newSlidingCounter}
 	}
 }
 
@@ -349,6 +349,26 @@ func TestPeekBehindTheClock(t *testing.T) {
 			}
 			if got := k.take(now, cost); got != wait {
 				t.Fatalf("peeked %v, took %v", wait, got)
+			}
+		}
+	})
+}
+
+// TestUnsettled: what a state that has not been settled is to wait for is what
+// it is when it has, also where the clock was set back.
+func TestUnsettled(t *testing.T) {
+	each(t, func(t *testing.T, a Algorithm) {
+		r := rand.New(rand.NewPCG(4, 5))
+		k := newKey(testPolicy(a, 9, time.Minute))
+		now := epoch
+		for range 5000 {
+			if now += r.Int64N(40 * sec); r.IntN(4) == 0 {
+				now -= r.Int64N(200 * sec)
+			}
+			cost := 1 + r.Int64N(9)
+			wait := k.peek(now, cost)
+			if got := k.take(now, cost); got != wait {
+				t.Fatalf("%v before it was settled, %v after", time.Duration(wait), time.Duration(got))
 			}
 		}
 	})

@@ -17,13 +17,13 @@ type slidingCounter struct {
 // one before.
 type counterState struct{ start, current, previous int64 }
 
-func newSlidingCounter(p Policy) slidingCounter {
-	return slidingCounter{p.Limit, newGrid(int64(p.Window))}
+func newSlidingCounter(p Policy) *slidingCounter {
+	return &slidingCounter{p.Limit, newGrid(int64(p.Window))}
 }
 
 // at is the state in the window of now. Counts of a window to come, seen after
 // the clock was set back, count for this one.
-func (w slidingCounter) at(s counterState, now int64) counterState {
+func (w *slidingCounter) at(s counterState, now int64) counterState {
 	switch start := w.grid.start(now); {
 	case s.start >= start:
 		return counterState{start, s.current, s.previous}
@@ -34,9 +34,9 @@ func (w slidingCounter) at(s counterState, now int64) counterState {
 	}
 }
 
-func (w slidingCounter) settle(s *counterState, now int64) { *s = w.at(*s, now) }
+func (w *slidingCounter) settle(s *counterState, now int64) { *s = w.at(*s, now) }
 
-func (w slidingCounter) wait(s counterState, now, cost int64) int64 {
+func (w *slidingCounter) wait(s counterState, now, cost int64) int64 {
 	if cost > w.limit {
 		return never
 	}
@@ -51,7 +51,7 @@ func (w slidingCounter) wait(s counterState, now, cost int64) int64 {
 
 // share is the longest remaining time of a window in which the faded previous
 // is at most room.
-func (w slidingCounter) share(room, previous int64) int64 {
+func (w *slidingCounter) share(room, previous int64) int64 {
 	if previous <= room {
 		return w.grid.length
 	}
@@ -61,16 +61,16 @@ func (w slidingCounter) share(room, previous int64) int64 {
 
 // used is the faded previous and the current count, rounded up, and no more
 // than the limit, which a clock set back or an Adopt may leave behind.
-func (w slidingCounter) used(s counterState, now int64) int64 {
+func (w *slidingCounter) used(s counterState, now int64) int64 {
 	faded := ceilMulDiv(s.previous, s.start+w.grid.length-now, w.grid.length)
 	return s.current + min(faded, w.limit-s.current)
 }
 
-func (w slidingCounter) remaining(s counterState, now int64) int64 {
+func (w *slidingCounter) remaining(s counterState, now int64) int64 {
 	return w.limit - w.used(w.at(s, now), now)
 }
 
-func (w slidingCounter) rank(s counterState, now int64) int64 {
+func (w *slidingCounter) rank(s counterState, now int64) int64 {
 	s = w.at(s, now)
 	idle := s.start + w.grid.length - now
 	if s.current > 0 {
@@ -79,12 +79,12 @@ func (w slidingCounter) rank(s counterState, now int64) int64 {
 	return ceilMulDiv(idle, w.used(s, now), w.limit)
 }
 
-func (w slidingCounter) take(s *counterState, now, cost int64) {
+func (w *slidingCounter) take(s *counterState, now, cost int64) {
 	*s = w.at(*s, now)
 	s.current += cost
 }
 
-func (w slidingCounter) giveBack(s *counterState, at, now, cost int64) {
+func (w *slidingCounter) giveBack(s *counterState, at, now, cost int64) {
 	*s = w.at(*s, now)
 	switch w.grid.start(at) {
 	case s.start:
@@ -94,7 +94,7 @@ func (w slidingCounter) giveBack(s *counterState, at, now, cost int64) {
 	}
 }
 
-func (w slidingCounter) adopt(old slidingCounter, s *counterState, now int64) {
+func (w *slidingCounter) adopt(old *slidingCounter, s *counterState, now int64) {
 	*s = old.at(*s, now)
 	if w.grid == old.grid {
 		s.current, s.previous = min(s.current, w.limit), min(s.previous, w.limit)
@@ -104,4 +104,4 @@ func (w slidingCounter) adopt(old slidingCounter, s *counterState, now int64) {
 	*s = counterState{start: w.grid.start(now), current: min(old.used(*s, now), w.limit)}
 }
 
-func (w slidingCounter) quota(int64) (limit, window int64) { return w.limit, w.grid.length }
+func (w *slidingCounter) quota(int64) (limit, window int64) { return w.limit, w.grid.length }

@@ -7,7 +7,7 @@ import "sort"
 // with requests, up to limit of them a key, for as long as they count.
 type slidingLog struct{ limit, window int64 }
 
-func newSlidingLog(p Policy) slidingLog { return slidingLog{p.Limit, int64(p.Window)} }
+func newSlidingLog(p Policy) *slidingLog { return &slidingLog{p.Limit, int64(p.Window)} }
 
 // A logState is the log of a key. One that has nothing to remember has none and
 // takes a word.
@@ -78,7 +78,7 @@ func (s *logState) trim() {
 	}
 }
 
-func (w slidingLog) settle(s *logState, now int64) {
+func (w *slidingLog) settle(s *logState, now int64) {
 	if s.log == nil {
 		return
 	}
@@ -98,7 +98,7 @@ func (w slidingLog) settle(s *logState, now int64) {
 }
 
 // wait is until enough of the oldest entries have left.
-func (w slidingLog) wait(s logState, now, cost int64) int64 {
+func (w *slidingLog) wait(s logState, now, cost int64) int64 {
 	if cost > w.limit {
 		return never
 	}
@@ -113,7 +113,7 @@ func (w slidingLog) wait(s logState, now, cost int64) int64 {
 	return max(0, leaves)
 }
 
-func (w slidingLog) remaining(s logState, now int64) int64 {
+func (w *slidingLog) remaining(s logState, now int64) int64 {
 	l := s.read()
 	left := w.limit - l.used
 	for i := 0; i < l.n && l.nth(i).at <= now-w.window; i++ {
@@ -122,7 +122,7 @@ func (w slidingLog) remaining(s logState, now int64) int64 {
 	return left
 }
 
-func (w slidingLog) rank(s logState, now int64) int64 {
+func (w *slidingLog) rank(s logState, now int64) int64 {
 	l := s.read()
 	if l.n == 0 {
 		return 0
@@ -131,14 +131,14 @@ func (w slidingLog) rank(s logState, now int64) int64 {
 	return ceilMulDiv(max(0, idle), l.used, w.limit)
 }
 
-func (w slidingLog) take(s *logState, now, cost int64) {
+func (w *slidingLog) take(s *logState, now, cost int64) {
 	if w.settle(s, now); s.log == nil {
 		s.log = new(log)
 	}
 	s.push(now, cost, w.limit)
 }
 
-func (w slidingLog) giveBack(s *logState, at, now, cost int64) {
+func (w *slidingLog) giveBack(s *logState, at, now, cost int64) {
 	w.settle(s, now)
 	l := s.read()
 	i := sort.Search(l.n, func(i int) bool { return l.nth(i).at >= at })
@@ -160,7 +160,7 @@ func (w slidingLog) giveBack(s *logState, at, now, cost int64) {
 
 // adopt drops the oldest above the limit: they do not change what must leave
 // before the next one fits.
-func (w slidingLog) adopt(old slidingLog, s *logState, now int64) {
+func (w *slidingLog) adopt(old *slidingLog, s *logState, now int64) {
 	old.settle(s, now)
 	for s.read().used > w.limit {
 		if e := s.nth(0); s.used-e.n < w.limit {
@@ -173,4 +173,4 @@ func (w slidingLog) adopt(old slidingLog, s *logState, now int64) {
 	w.settle(s, now)
 }
 
-func (w slidingLog) quota(int64) (limit, window int64) { return w.limit, w.window }
+func (w *slidingLog) quota(int64) (limit, window int64) { return w.limit, w.window }

@@ -18,8 +18,8 @@ type tokenBucket struct {
 // nanoseconds.
 type tokenState struct{ tat, frac int64 }
 
-func newTokenBucket(p Policy) tokenBucket {
-	b := tokenBucket{burst: p.Burst, count: p.Rate.Count, per: int64(p.Rate.Per)}
+func newTokenBucket(p Policy) *tokenBucket {
+	b := &tokenBucket{burst: p.Burst, count: p.Rate.Count, per: int64(p.Rate.Per)}
 	b.oneNs, b.oneFrac = mulDiv(1, b.per, b.count)
 	b.fullNs, b.fullFrac = mulDiv(b.burst, b.per, b.count)
 	return b
@@ -34,7 +34,7 @@ func (b *tokenBucket) span(n int64) (ns, frac int64) {
 }
 
 // debt is the time until the bucket is full, at most that of an empty one.
-func (b tokenBucket) debt(s tokenState, now int64) (ns, frac int64) {
+func (b *tokenBucket) debt(s tokenState, now int64) (ns, frac int64) {
 	if s.tat < now {
 		return 0, 0
 	}
@@ -44,7 +44,7 @@ func (b tokenBucket) debt(s tokenState, now int64) (ns, frac int64) {
 	return b.fullNs, b.fullFrac
 }
 
-func (b tokenBucket) settle(s *tokenState, now int64) {
+func (b *tokenBucket) settle(s *tokenState, now int64) {
 	if s.tat > now {
 		ns, frac := b.debt(*s, now)
 		*s = tokenState{now + ns, frac}
@@ -52,7 +52,7 @@ func (b tokenBucket) settle(s *tokenState, now int64) {
 }
 
 // wait is until the debt is down to that of burst − cost tokens.
-func (b tokenBucket) wait(s tokenState, now, cost int64) int64 {
+func (b *tokenBucket) wait(s tokenState, now, cost int64) int64 {
 	if cost > b.burst {
 		return never
 	}
@@ -66,14 +66,14 @@ func (b tokenBucket) wait(s tokenState, now, cost int64) int64 {
 	return max(0, w)
 }
 
-func (b tokenBucket) remaining(s tokenState, now int64) int64 {
+func (b *tokenBucket) remaining(s tokenState, now int64) int64 {
 	debtNs, debtFrac := b.debt(s, now)
 	ns, frac := minus(b.fullNs, b.fullFrac, debtNs, debtFrac, b.count)
 	n, _ := mulAddDiv(ns, b.count, frac, b.per)
 	return n
 }
 
-func (b tokenBucket) rank(s tokenState, now int64) int64 {
+func (b *tokenBucket) rank(s tokenState, now int64) int64 {
 	ns, frac := b.debt(s, now)
 	if frac > 0 {
 		ns++
@@ -81,7 +81,7 @@ func (b tokenBucket) rank(s tokenState, now int64) int64 {
 	return ns
 }
 
-func (b tokenBucket) take(s *tokenState, now, cost int64) {
+func (b *tokenBucket) take(s *tokenState, now, cost int64) {
 	ns, frac := b.debt(*s, now)
 	costNs, costFrac := b.span(cost)
 	ns, frac = ns+costNs, frac+costFrac
@@ -91,7 +91,7 @@ func (b tokenBucket) take(s *tokenState, now, cost int64) {
 	*s = tokenState{now + ns, frac}
 }
 
-func (b tokenBucket) giveBack(s *tokenState, at, now, cost int64) {
+func (b *tokenBucket) giveBack(s *tokenState, at, now, cost int64) {
 	backNs, backFrac := b.span(min(cost, b.burst))
 	backNs, backFrac = minus(backNs, backFrac, max(0, now-at), 0, b.count)
 	ns, frac := b.debt(*s, now)
@@ -101,7 +101,7 @@ func (b tokenBucket) giveBack(s *tokenState, at, now, cost int64) {
 
 // adopt converts the debt by way of whole tokens and what is left below one,
 // so that the rounding, upwards, is below a nanosecond.
-func (b tokenBucket) adopt(old tokenBucket, s *tokenState, now int64) {
+func (b *tokenBucket) adopt(old *tokenBucket, s *tokenState, now int64) {
 	ns, frac := old.debt(*s, now)
 	tokens, rest := mulAddDiv(ns, old.count, frac, old.per)
 	rest = ceilMulDiv(rest, b.per, old.per)
@@ -113,7 +113,7 @@ func (b tokenBucket) adopt(old tokenBucket, s *tokenState, now int64) {
 	*s = tokenState{now + ns, frac}
 }
 
-func (b tokenBucket) quota(int64) (limit, window int64) {
+func (b *tokenBucket) quota(int64) (limit, window int64) {
 	if b.fullFrac > 0 {
 		return b.burst, b.fullNs + 1
 	}

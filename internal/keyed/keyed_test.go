@@ -384,7 +384,7 @@ func TestTidy(t *testing.T) {
 	}
 	s, _ := m.Shard("held")
 	s.Lock()
-	for range 40_000 {
+	for range 40_000 * tidyEach {
 		m.Tidy(15)
 	}
 	left := s.n
@@ -392,7 +392,7 @@ func TestTidy(t *testing.T) {
 	if n := m.Len() - left; n > 10_000 || n < 10_000-left {
 		t.Errorf("%d states left of 10 000, and %d under the lock that is held", n, left)
 	}
-	for range 1_000_000 {
+	for range 40_000 * tidyEach {
 		m.Tidy(15)
 	}
 	if m.Len() != 10_000 {
