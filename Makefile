@@ -56,9 +56,7 @@ bench: ## the Go benchmarks named by BENCH (.), COUNT (1) times each
 
 .PHONY: bench-peers
 bench-peers: ## departures, processor time and resends, beside NGINX and a plain ReverseProxy
-	go run ./bench accuracy
-	go run ./bench cpu
-	go run ./bench resend
+	for what in accuracy busy rate leave memory idle cpu resend; do go run ./bench $$what || exit 1; done
 
 .PHONY: bench-limiters
 bench-limiters: ## the limiter beside other Go libraries: COUNT (1) rounds, then the medians

@@ -221,8 +221,9 @@ func (s *stage) finish(terms ledger.Terms) ledger.Findings {
 		n := len(s.Requests())
 		s.until(fmt.Sprintf("the end of %d requests", n), func() bool {
 			account.Metrics = s.scrape()
+			// A scrape is no one instant: a gauge in it may be older than a counter.
 			return account.Metrics.Sum("shapeproxy_requests_total") >= n &&
-				account.Metrics.Sum("shapeproxy_upstream_in_flight") == 0
+				account.Metrics.Sum("shapeproxy_upstream_in_flight") == 0 && account.Metrics.Sum("shapeproxy_queue_depth") == 0
 		})
 		s.back()
 		s.stop()
