@@ -50,7 +50,7 @@ func (out *outcome) checkCounts(t *testing.T, reload bool) {
 		case a.policy != "":
 			clients[verdict{a.policy, "rejected", a.reason}]++
 		case a.left && p.Departed.IsZero():
-			clients[gone]++
+			clients[verdictOf(p)]++ // gone, or refused as it left
 		case a.left:
 			cut++ // it left after its release, which it could not see
 			through++
