@@ -216,6 +216,7 @@ func (s *stage) stop() {
 func (s *stage) finish(terms ledger.Terms) ledger.Findings {
 	s.t.Helper()
 	s.all.Wait()
+	terms.Idle = 200 * time.Millisecond
 	var account ledger.Account
 	if !s.stopped {
 		n := len(s.Requests())

@@ -18,6 +18,10 @@ type Terms struct {
 	Burst   int64    // at least 1 with a Rate
 	Places  int      // max_in_flight; 0: any number
 	Reasons []string // for which it may refuse
+	// Idle is how long nobody may leave while somebody waits, if that is more
+	// than Grain: on a machine that others use, a thread that is due waits for
+	// tens of milliseconds, and a lost wake-up for seconds.
+	Idle time.Duration
 }
 
 // An Account is what the proxy says itself.

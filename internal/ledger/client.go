@@ -22,7 +22,7 @@ const answerTime = 20 * time.Second
 
 // frameTime is how long the reset of an HTTP/2 stream may take to be sent, read
 // and understood on a machine that is not stalled.
-const frameTime = 50 * time.Millisecond
+const frameTime = 250 * time.Millisecond
 
 // A Client sends requests to a proxy, over HTTP/1.1 each on a connection of its
 // own, or over HTTP/2 as streams of few. It is safe for concurrent use, and

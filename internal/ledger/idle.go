@@ -38,7 +38,7 @@ func (a *audit) idle() {
 				forgiven--
 				idle -= interval
 			}
-			if a.Idle = max(a.Idle, idle); idle > max(interval, Grain) {
+			if a.Idle = max(a.Idle, idle); idle > max(interval, Grain, a.terms.Idle) {
 				a.problem("idle", "nobody left for %v from %s on, though somebody waited", idle, stretch.from.Format(time.StampMicro))
 			}
 		}
@@ -84,7 +84,7 @@ func (a *audit) longRun(waiting []span, interval time.Duration) {
 	a.Behind = float64(behind) / float64(whole)
 	net := max(0, behind-stalled)
 	a.Net = float64(net) / float64(whole)
-	if a.Net > 0.01 && net > interval+Grain {
+	if a.Net > 0.01 && net > interval+max(Grain, a.terms.Idle) {
 		a.problem("idle", "the rate fell short by %.2f %% while somebody waited, of which stalls of the machine explain all but %.2f %%", 100*a.Behind, 100*a.Net)
 	}
 }
