@@ -53,7 +53,7 @@ limits = ["per-client", "fragile"]
 `
 	// The first is full before anybody's predicted wait is too long, the
 	// second the other way round.
-	shortQueue = "queue = 30\nmax_wait = \"30s\""
+	shortQueue = "queue = 20\nmax_wait = \"30s\""
 	longQueue  = "queue = 300\nmax_wait = \"200ms\""
 )
 
