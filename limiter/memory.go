@@ -19,9 +19,10 @@ import (
 //
 // A Memory is safe for concurrent use.
 type Memory struct {
-	base time.Time
-	unix int64       // base in nanoseconds
-	seed *keyed.Seed // of limits that can be saved; nil: they cannot
+	base  time.Time
+	unix  int64            // base in nanoseconds
+	clock func() time.Time // nil: the monotonic clock from base on
+	seed  *keyed.Seed      // of limits that can be saved; nil: they cannot
 }
 
 // NewMemory returns a Memory whose clock begins now.
@@ -30,8 +31,21 @@ func NewMemory() *Memory {
 	return &Memory{base: base, unix: base.UnixNano()}
 }
 
+// NewMemoryOn returns a Memory whose time is what clock says, such as the
+// instants of a log that is replayed. The clock must not run backwards, and is
+// called with locks held, possibly from several goroutines at once.
+func NewMemoryOn(clock func() time.Time) *Memory {
+	base := clock()
+	return &Memory{base: base, unix: base.UnixNano(), clock: clock}
+}
+
 // now is the one place where a clock is read.
-func (m *Memory) now() int64 { return m.unix + int64(time.Since(m.base)) }
+func (m *Memory) now() int64 {
+	if m.clock != nil {
+		return m.clock().UnixNano()
+	}
+	return m.unix + int64(time.Since(m.base))
+}
 
 func (m *Memory) timeOf(now int64) time.Time { return m.base.Add(time.Duration(now - m.unix)) }
 

@@ -217,7 +217,7 @@ func (b *bucket) adopt(r *rules) {
 		}
 	}
 	b.rules = r
-	b.line.Adopt(now, r.terms())
+	b.line.Adopt(now, r.Terms())
 	b.serveLocked(now)
 	b.armLocked(now)
 }

@@ -1,6 +1,7 @@
 package shaping
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -87,9 +88,7 @@ func newRules(p Policy) (*rules, error) {
 	if err := p.Validate(); err != nil {
 		return nil, err
 	}
-	if p.MaxWait == 0 {
-		p.MaxWait = DefaultMaxWait
-	}
+	p.MaxWait = cmp.Or(p.MaxWait, DefaultMaxWait)
 	if p.MaxKeys == 0 {
 		p.MaxKeys = limiter.DefaultMaxKeys
 	}
@@ -104,10 +103,11 @@ func newRules(p Policy) (*rules, error) {
 	return r, nil
 }
 
-func (r *rules) terms() Terms {
+// Terms are those of the Lines that a Shaper of p has.
+func (p Policy) Terms() Terms {
 	return Terms{
-		Rate: r.Rate, Burst: r.Burst, Queue: r.Queue, MaxWait: r.MaxWait,
-		MaxInFlight: r.MaxInFlight, PromoteAfter: r.PromoteAfter,
+		Rate: p.Rate, Burst: p.Burst, Queue: p.Queue, MaxWait: cmp.Or(p.MaxWait, DefaultMaxWait),
+		MaxInFlight: p.MaxInFlight, PromoteAfter: p.PromoteAfter,
 	}
 }
 
@@ -269,7 +269,7 @@ func (s *Shaper) lock(key string) *bucket {
 // newBucket is the bucket of a key that is not known.
 func (s *Shaper) newBucket() *bucket {
 	r := s.rules.Load()
-	b := &bucket{shaper: s, rules: r, line: NewLine[turn](r.terms())}
+	b := &bucket{shaper: s, rules: r, line: NewLine[turn](r.Terms())}
 	if r.pausedUntil != 0 {
 		b.line.Pause(s.clock.now(), r.pausedUntil)
 	}

@@ -142,31 +142,35 @@ func sameState(a, b config.Limit) bool {
 }
 
 func (l *limit) build(store *limiter.Memory, alarms *shaping.Alarms) (err error) {
-	if l.conf.Queue > 0 || l.conf.Algorithm == limiter.Concurrency {
-		l.link.Queue, err = shaping.New(l.queuePolicy(), shaping.WithAlarms(alarms))
+	if Queues(l.conf) {
+		l.link.Queue, err = shaping.New(QueuePolicy(l.conf), shaping.WithAlarms(alarms))
 	} else {
-		l.link.Reject, err = store.NewLimit(l.rejectPolicy())
+		l.link.Reject, err = store.NewLimit(RejectPolicy(l.conf))
 	}
 	return err
 }
 
 func (l *limit) adopt() error {
 	if l.link.Queue != nil {
-		return l.link.Queue.Adopt(l.queuePolicy())
+		return l.link.Queue.Adopt(QueuePolicy(l.conf))
 	}
-	return l.link.Reject.Adopt(l.rejectPolicy())
+	return l.link.Reject.Adopt(RejectPolicy(l.conf))
 }
 
-func (l *limit) queuePolicy() shaping.Policy {
-	c := &l.conf
+// Queues reports whether the limit is a shaping.Shaper: a queue, or places that
+// are held while a request is unfinished.
+func Queues(c config.Limit) bool { return c.Queue > 0 || c.Algorithm == limiter.Concurrency }
+
+// QueuePolicy is what the configuration asks of a limit that Queues.
+func QueuePolicy(c config.Limit) shaping.Policy {
 	return shaping.Policy{
 		Name: c.Name, Rate: c.Rate, Burst: c.Burst, MaxInFlight: c.MaxInFlight, Queue: c.Queue, MaxWait: c.MaxWait,
 		PromoteAfter: c.PromoteAfter, MaxKeys: c.MaxKeys, Status: c.Status, DryRun: c.DryRun,
 	}
 }
 
-func (l *limit) rejectPolicy() limiter.Policy {
-	c := &l.conf
+// RejectPolicy is what the configuration asks of any other limit.
+func RejectPolicy(c config.Limit) limiter.Policy {
 	return limiter.Policy{
 		Name: c.Name, Algorithm: c.Algorithm, Rate: c.Rate, Burst: c.Burst, Limit: c.Limit, Window: c.Window,
 		Calendar: c.Calendar, Location: c.Location, MaxKeys: c.MaxKeys, Status: c.Status, DryRun: c.DryRun,
@@ -215,7 +219,7 @@ func (s *System) route(c config.Route, u *proxy.Upstream, set []proxy.Field, lim
 	for i, l := range limits {
 		links[i], confs[i] = l.link, l.conf
 	}
-	r.Limiter = shaping.NewChain(s.store, links...).Of(classes[c.Priority])
+	r.Limiter = shaping.NewChain(s.store, links...).Of(Classes[c.Priority])
 	r.Identify = func(of proxy.Identity) ([]limiter.Key, error) {
 		src := identity.Source{
 			Request: of.Request, Client: of.Client, IPv6Prefix: ipv6Prefix,
@@ -239,7 +243,8 @@ func (s *System) route(c config.Route, u *proxy.Upstream, set []proxy.Field, lim
 	return r
 }
 
-var classes = map[string]queue.Class{"high": queue.High, "normal": queue.Normal, "low": queue.Low}
+// Classes are the priorities of routes by their words.
+var Classes = map[string]queue.Class{"high": queue.High, "normal": queue.Normal, "low": queue.Low}
 
 // keyOf is whose budget of one limit a request uses.
 func keyOf(c *config.Limit, src identity.Source) (limiter.Key, error) {
