@@ -46,7 +46,7 @@ func explain(err error, timedOut bool) fault {
 		return fault{http.StatusBadGateway, "tls_certificate_error", "the upstream's certificate is not accepted"}
 	case errors.As(err, &record), errors.As(err, &alert):
 		return fault{http.StatusBadGateway, "tls_protocol_error", "the upstream does not speak TLS as expected"}
-	case errors.As(err, &op) && op.Op == "dial" && late, err != nil && strings.Contains(err.Error(), "TLS handshake timeout"):
+	case errors.As(err, &op) && op.Op == "dial" && late, errors.Is(err, errHandshakeTimeout):
 		return fault{http.StatusGatewayTimeout, "connection_timeout", "the upstream could not be reached in time"}
 	case errors.Is(err, syscall.ECONNREFUSED), errors.As(err, &op) && op.Op == "dial" && errors.Is(err, syscall.ENOENT):
 		return fault{http.StatusBadGateway, "connection_refused", "the upstream refuses connections"}

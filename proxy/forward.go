@@ -17,7 +17,7 @@ func (x *exchange) forward() {
 		x.timed, r = ctx, r.WithContext(ctx)
 	}
 	up := x.route.Upstream
-	url, ok := x.to.forwarded(up.scheme(), up.opts.Host, up.opts.BasePath, x.route.StripPrefix)
+	url, ok := x.to.forwarded(up.scheme(), "", up.opts.BasePath, x.route.StripPrefix)
 	if !ok {
 		x.fail(http.StatusBadRequest, "http_request_error", "the path begins with two slashes and has characters that must be percent-encoded")
 		return
@@ -35,12 +35,14 @@ func (x *exchange) forward() {
 	}
 	up.inFlight.Add(1)
 	defer up.inFlight.Add(-1)
+	to := dispatch{up: up, body: x.body}
+	defer to.done()
 	reverse := httputil.ReverseProxy{
 		Rewrite: func(pr *httputil.ProxyRequest) {
 			pr.Out.URL = url
 			x.rewrite(pr.In, pr.Out)
 		},
-		Transport:      sender{base: up.base, body: x.body},
+		Transport:      &to,
 		ModifyResponse: x.answered,
 		ErrorHandler:   x.failed,
 		BufferPool:     x.proxy.buffers,
@@ -94,3 +96,6 @@ func (x *exchange) failed(_ http.ResponseWriter, _ *http.Request, err error) {
 func (x *exchange) timedOut() bool {
 	return x.timed != nil && errors.Is(context.Cause(x.timed), errRouteTimeout)
 }
+
+// errRouteTimeout is the cause with which a route's timeout ends a request.
+var errRouteTimeout = errors.New("the route's timeout is over")

@@ -82,7 +82,7 @@ func FuzzRequest(f *testing.F) {
 		r.RemoteAddr = "192.0.2.1:1"
 		up := new(oneRequest)
 		one := limited(route("/", "upstream.test:80"), &turnstile{})
-		one.Upstream.base.DialContext = up.dial
+		one.Upstream.dial = up.dial
 		one.MaxBodyBytes = 1000
 		told := newRecorder()
 		p := New(told, slog.New(slog.DiscardHandler))

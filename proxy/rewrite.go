@@ -23,8 +23,7 @@ var discard = log.New(io.Discard, "", 0)
 func (x *exchange) rewrite(in, out *http.Request) {
 	up := &x.route.Upstream.opts
 	switch up.SendHost {
-	case "upstream":
-		out.Host = up.Host
+	case "upstream": // its address is not chosen yet
 	case "client":
 		out.Host = in.Host
 	default:

@@ -122,8 +122,8 @@ func serveOn(t *testing.T, l net.Listener, site *Site) *front {
 // route is a Route of pattern to the address of an upstream.
 func route(pattern, address string, change ...func(*UpstreamOptions)) *Route {
 	o := UpstreamOptions{
-		Name: "up", Scheme: "http", Address: address, Host: address, SendHost: "upstream",
-		DialTimeout: 2 * time.Second, ResponseHeaderTimeout: 10 * time.Second, MaxIdleConns: 16, IdleConnTimeout: time.Minute,
+		Name: "up", Scheme: "http", Places: []Place{{Address: address, Host: address}}, SendHost: "upstream",
+		DialTimeout: 2 * time.Second, TLSHandshakeTimeout: 2 * time.Second, ResponseHeaderTimeout: 10 * time.Second, MaxIdleConns: 16, IdleConnTimeout: time.Minute,
 	}
 	for _, c := range change {
 		c(&o)

@@ -54,7 +54,7 @@ func TestCase55Host(t *testing.T) {
 	}{{"http", plain, "HTTP/1.1", nil}, {"h2c", plain, "HTTP/2.0", nil}, {"https", tls1, "HTTP/1.1", conf1}, {"https", tls2, "HTTP/2.0", conf2}} {
 		for sendHost, want := range map[string]string{"upstream": "example.com:99", "client": "front.test", "api.example.com": "api.example.com"} {
 			f := newFront(t, &Site{Routes: []*Route{route("/", up.addr, func(o *UpstreamOptions) {
-				o.Scheme, o.SendHost, o.Host, o.TLS = up.scheme, sendHost, "example.com:99", up.conf
+				o.Scheme, o.SendHost, o.Places[0].Host, o.TLS = up.scheme, sendHost, "example.com:99", up.conf
 			})}})
 			res := f.get(t, "POST", "/", "Content-Length: 4", "", "body")
 			if body(t, res) != "ok" || res.StatusCode != 200 {
@@ -192,11 +192,11 @@ func TestCase59DeadConnections(t *testing.T) {
 		turns := &turnstile{}
 		r := limited(route("/", up.addr), turns)
 		var dialed []*atomic.Bool
-		r.Upstream.base.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+		r.Upstream.dial = func(ctx context.Context, _, _ string) (net.Conn, error) {
 			conn, err := new(net.Dialer).DialContext(ctx, "tcp", up.addr)
 			dead := new(atomic.Bool)
 			dialed = append(dialed, dead)
-			return &countedConn{Conn: mortalConn{conn, dead}}, err
+			return mortalConn{conn, dead}, err
 		}
 		f := newFront(t, &Site{Routes: []*Route{r}})
 		for i := range 4 {
@@ -234,12 +234,12 @@ func TestFaults(t *testing.T) {
 		status       int
 		kind         string
 	}{
-		{"nobody listens", "", func(o *UpstreamOptions) { o.Address = nobody }, 502, "connection_refused"},
-		{"no socket", "", func(o *UpstreamOptions) { o.UnixSocket = t.TempDir() + "/none" }, 502, "connection_refused"},
+		{"nobody listens", "", func(o *UpstreamOptions) { o.Places[0].Address = nobody }, 502, "connection_refused"},
+		{"no socket", "", func(o *UpstreamOptions) { o.Places[0].UnixSocket = t.TempDir() + "/none" }, 502, "connection_refused"},
 		{"plain text under TLS", "garbage\r\n\r\n", func(o *UpstreamOptions) { o.Scheme = "https" }, 502, "tls_protocol_error"},
 		{"S38 closes", "", nil, 502, "connection_terminated"},
 		{"S38 garbage", "garbage\r\n\r\n", nil, 502, "http_protocol_error"},
-		{"S38 cut head", "", func(o *UpstreamOptions) { o.Address = closesAfter(t, head+"X: y") }, 502, "connection_terminated"},
+		{"S38 cut head", "", func(o *UpstreamOptions) { o.Places[0].Address = closesAfter(t, head+"X: y") }, 502, "connection_terminated"},
 		{"S38 status 99", "HTTP/1.1 99 X\r\n\r\n", nil, 502, "http_protocol_error"},
 		{"S38 status 099", "HTTP/1.1 099 X\r\nContent-Length: 0\r\n\r\n", nil, 502, "http_protocol_error"},
 		{"S38 status 000", "HTTP/1.1 000 X\r\nContent-Length: 0\r\n\r\n", nil, 502, "http_protocol_error"},
@@ -260,7 +260,7 @@ func TestFaults(t *testing.T) {
 			}
 			if c.name == "plain text under TLS" {
 				up = nil
-				r.Upstream.base.DialContext = plainText
+				r.Upstream.dial = plainText
 			}
 			f := newFront(t, &Site{Routes: []*Route{r}, RateLimitHeaders: everyDialect})
 			res := f.get(t, "GET", "/")
@@ -306,7 +306,7 @@ func TestT08Timeouts(t *testing.T) {
 		want     fault
 	}{
 		{dialTimeout, false, fault{504, "connection_timeout", ""}},
-		{fmt.Errorf("net/http: TLS handshake timeout"), false, fault{504, "connection_timeout", ""}},
+		{errHandshakeTimeout, false, fault{504, "connection_timeout", ""}},
 		{&net.DNSError{IsTimeout: true, Name: "x"}, false, fault{504, "dns_timeout", ""}},
 		{&net.OpError{Op: "dial", Err: &net.DNSError{IsNotFound: true, Name: "x"}}, false, fault{502, "dns_error", ""}},
 		{context.DeadlineExceeded, true, fault{504, "http_response_timeout", ""}},

@@ -88,13 +88,7 @@ func newWorld(t *testing.T, h http.HandlerFunc, scheme string, change func(*Rout
 	go s.Serve(up)
 	t.Cleanup(func() { s.Close() })
 	r := route("/", "upstream.test:80", func(o *UpstreamOptions) { o.Scheme = scheme })
-	r.Upstream.base.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		c, err := up.dial(ctx, network, addr)
-		if err != nil {
-			return nil, err
-		}
-		return &countedConn{Conn: c}, nil
-	}
+	r.Upstream.dial = up.dial
 	change(r)
 	w.front = serveOn(t, w.net, &Site{Routes: []*Route{r}})
 	return w
@@ -268,7 +262,13 @@ func TestTimeouts(t *testing.T) {
 		}
 	})
 	eachProtocol(t, func(t *testing.T, clientH2 bool, scheme string) {
-		w := newWorld(t, slow, scheme, func(r *Route) { r.Upstream.base.ResponseHeaderTimeout = 7 * time.Second })
+		w := newWorld(t, slow, scheme, func(r *Route) {
+			o := r.Upstream.opts
+			o.ResponseHeaderTimeout = 7 * time.Second
+			dial := r.Upstream.dial
+			r.Upstream = NewUpstream(o)
+			r.Upstream.dial = dial
+		})
 		code, err := w.get(t.Context(), w.client(t, clientH2), "/silent")
 		if ended := time.Since(w.start); code != 504 || err != nil || ended != 7*time.Second {
 			t.Errorf("answered %d, %v at %v", code, err, ended)

@@ -5,6 +5,7 @@ package assemble
 import (
 	"log/slog"
 	"net/netip"
+	"reflect"
 	"sync"
 	"sync/atomic"
 
@@ -180,12 +181,12 @@ func RejectPolicy(c config.Limit) limiter.Policy {
 // upstream returns the old upstream if it would be the same.
 func upstream(c config.Upstream, old *generation) *proxy.Upstream {
 	o := proxy.UpstreamOptions{
-		Name: c.Name, Scheme: c.Scheme, Address: c.Address, UnixSocket: c.UnixSocket, Host: c.Host, BasePath: c.BasePath,
-		SendHost: c.SendHost, DialTimeout: c.DialTimeout, ResponseHeaderTimeout: c.ResponseHeaderTimeout,
+		Name: c.Name, Scheme: c.Scheme, Places: []proxy.Place{{Address: c.Address, UnixSocket: c.UnixSocket, Host: c.Host}}, BasePath: c.BasePath,
+		SendHost: c.SendHost, DialTimeout: c.DialTimeout, TLSHandshakeTimeout: c.DialTimeout, ResponseHeaderTimeout: c.ResponseHeaderTimeout,
 		MaxIdleConns: c.MaxIdleConns, IdleConnTimeout: c.IdleConnTimeout,
 	}
 	for _, u := range old.upstreams {
-		if u.Options() == o {
+		if reflect.DeepEqual(u.Options(), o) {
 			return u
 		}
 	}

@@ -1,0 +1,135 @@
+package proxy
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"net/http"
+	"sync/atomic"
+)
+
+// An address is one of those at which an upstream is reached, with a Transport
+// of its own and the connections kept to it.
+type address struct {
+	up        *Upstream
+	host      string // the Host, and what the URL of requests names
+	network   string
+	target    string      // what is dialled
+	tls       *tls.Config // nil unless the scheme is https
+	transport transport
+	inFlight  atomic.Int64
+}
+
+// A transport carries requests to one address, over connections made by the
+// address's connect. RoundTrip sends a request at most once, however it ends.
+// An error that is an *unsentError says that not a byte of it was written, so
+// that it may be sent again; every other error leaves that open.
+type transport interface {
+	http.RoundTripper
+	CloseIdleConnections()
+}
+
+// An unsentError is the failure of a request that was not sent.
+type unsentError struct {
+	error
+	kept bool // on a connection that was kept from an earlier request
+}
+
+func (e *unsentError) Unwrap() error { return e.error }
+
+// A connectError is the failure to make a connection.
+type connectError struct{ error }
+
+func (e *connectError) Unwrap() error { return e.error }
+
+func (u *Upstream) newAddress(p Place) *address {
+	a := &address{up: u, host: p.Host, network: "tcp", target: p.Address}
+	if p.UnixSocket != "" {
+		a.network, a.target = "unix", p.UnixSocket
+	}
+	if u.opts.Scheme == "https" {
+		a.tls = u.opts.TLS.Clone()
+		if a.tls == nil {
+			a.tls = &tls.Config{}
+		}
+		a.tls.MinVersion = max(a.tls.MinVersion, tls.VersionTLS12)
+		a.tls.NextProtos = []string{"h2", "http/1.1"}
+		if send := u.opts.SendHost; a.tls.ServerName == "" && send != "upstream" && send != "client" {
+			a.tls.ServerName = stripPort(send)
+		}
+		if a.tls.ServerName == "" {
+			a.tls.ServerName = stripPort(a.host)
+		}
+	}
+	a.transport = newSender(a)
+	return a
+}
+
+func stripPort(hostport string) string {
+	if h, _, err := net.SplitHostPort(hostport); err == nil {
+		return h
+	}
+	return hostport
+}
+
+// errHandshakeTimeout is a TLS handshake that took too long.
+var errHandshakeTimeout = errors.New("TLS handshake timeout")
+
+// connect makes a connection, a *tls.Conn behind its handshake for https. The
+// connection below is a *countedConn. Its error is a *connectError.
+func (a *address) connect(ctx context.Context) (net.Conn, error) {
+	conn, err := a.reach(ctx)
+	if err != nil {
+		return nil, &connectError{err}
+	}
+	return conn, nil
+}
+
+func (a *address) reach(ctx context.Context) (net.Conn, error) {
+	dialing, cancel := context.WithTimeout(ctx, a.up.opts.DialTimeout)
+	defer cancel()
+	raw, err := a.up.dial(dialing, a.network, a.target)
+	if err != nil {
+		return nil, err
+	}
+	counted := &countedConn{Conn: raw}
+	if a.tls == nil {
+		return counted, nil
+	}
+	shaking, cancel := context.WithTimeoutCause(ctx, a.up.opts.TLSHandshakeTimeout, errHandshakeTimeout)
+	defer cancel()
+	conn := tls.Client(counted, a.tls)
+	if err := conn.HandshakeContext(shaking); err != nil {
+		raw.Close()
+		if ctx.Err() == nil && shaking.Err() != nil {
+			err = errHandshakeTimeout
+		}
+		return nil, err
+	}
+	return conn, nil
+}
+
+// A countedConn counts the writes that it was asked for, which tells a kept
+// connection that was dead before a byte was written from one that died with
+// a request on it.
+type countedConn struct {
+	net.Conn
+	writes atomic.Int64 // writes that got at least one byte out
+}
+
+func (c *countedConn) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	if n > 0 {
+		c.writes.Add(1)
+	}
+	return n, err
+}
+
+func counted(c net.Conn) *countedConn {
+	if t, ok := c.(*tls.Conn); ok {
+		c = t.NetConn()
+	}
+	counted, _ := c.(*countedConn)
+	return counted
+}
