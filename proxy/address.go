@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"sync/atomic"
+	"time"
 )
 
 // An address is one of those at which an upstream is reached, with a Transport
@@ -93,7 +94,7 @@ func (a *address) reach(ctx context.Context) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	counted := &countedConn{Conn: raw}
+	counted := &countedConn{Conn: raw, timeout: a.up.opts.BodyTimeout}
 	if a.tls == nil {
 		return counted, nil
 	}
@@ -115,10 +116,14 @@ func (a *address) reach(ctx context.Context) (net.Conn, error) {
 // a request on it.
 type countedConn struct {
 	net.Conn
-	writes atomic.Int64 // writes that got at least one byte out
+	writes  atomic.Int64  // writes that got at least one byte out
+	timeout time.Duration // the longest that a write may take; 0: no bound
 }
 
 func (c *countedConn) Write(b []byte) (int, error) {
+	if c.timeout > 0 {
+		_ = c.Conn.SetWriteDeadline(time.Now().Add(c.timeout)) // a closed connection fails the Write
+	}
 	n, err := c.Conn.Write(b)
 	if n > 0 {
 		c.writes.Add(1)

@@ -61,8 +61,8 @@ func TestLeastInFlight(t *testing.T) {
 	for range 30 {
 		<-came
 	}
-	for i := range u.addresses {
-		if n := u.addresses[i].inFlight.Load(); n != 10 {
+	for i := range u.resolved.all {
+		if n := u.resolved.all[i].inFlight.Load(); n != 10 {
 			t.Errorf("address %d has %d of 30 in flight", i, n)
 		}
 	}
@@ -71,8 +71,8 @@ func TestLeastInFlight(t *testing.T) {
 	for range 30 {
 		f.next(t)
 	}
-	for i := range u.addresses {
-		if n := u.addresses[i].inFlight.Load(); n != 0 {
+	for i := range u.resolved.all {
+		if n := u.resolved.all[i].inFlight.Load(); n != 0 {
 			t.Errorf("address %d has %d in flight at the end", i, n)
 		}
 	}

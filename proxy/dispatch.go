@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"net/http/httptrace"
@@ -15,6 +16,7 @@ type dispatch struct {
 	up   *Upstream
 	body *clientBody // nil: the request has none
 	at   *address    // where it went
+	cut  context.CancelCauseFunc
 }
 
 // deadConns bounds how many dead kept connections one request goes through. A
@@ -31,7 +33,11 @@ var errInterim = errors.New("the upstream gives interim answers without end")
 // until done.
 func (d *dispatch) RoundTrip(req *http.Request) (*http.Response, error) {
 	boundInterim(req)
-	d.at = d.up.take(nil)
+	all, err := d.up.current(req.Context())
+	if err != nil {
+		return nil, err
+	}
+	d.at = d.up.take(all, nil)
 	body := req.Body
 	var failed []*address
 	for dead := 0; ; {
@@ -48,12 +54,16 @@ func (d *dispatch) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 		res, err := a.transport.RoundTrip(req)
 		var unsent *unsentError
-		if err == nil || !errors.As(err, &unsent) || req.Context().Err() != nil {
-			return res, err
+		if err == nil {
+			d.watch(res)
+			return res, nil
+		}
+		if !errors.As(err, &unsent) || req.Context().Err() != nil {
+			return nil, err
 		}
 		if dead++; !unsent.kept || dead > deadConns {
 			failed = append(failed, a)
-			next := d.up.take(failed)
+			next := d.up.take(all, failed)
 			if next == nil {
 				return nil, err
 			}

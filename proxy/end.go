@@ -62,6 +62,8 @@ func (x *exchange) explainCut() {
 		e.Status = StatusClientGone
 	case x.timedOut():
 		e.Error = "http_response_timeout"
+	case x.timed != nil && errors.Is(context.Cause(x.timed), errStalled):
+		e.Error = "connection_read_timeout"
 	case e.Error == "":
 		e.Error = "http_response_incomplete"
 	}

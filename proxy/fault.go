@@ -52,6 +52,8 @@ func explain(err error, timedOut bool) fault {
 		return fault{http.StatusBadGateway, "connection_refused", "the upstream refuses connections"}
 	case errors.As(err, &op) && op.Op == "dial":
 		return fault{http.StatusBadGateway, "destination_ip_unroutable", "the upstream cannot be reached"}
+	case errors.As(err, &op) && op.Op == "write" && late:
+		return fault{http.StatusGatewayTimeout, "connection_write_timeout", "the upstream took too long to take the request"}
 	case late:
 		return fault{http.StatusGatewayTimeout, "http_response_timeout", "the upstream did not answer in time"}
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE),

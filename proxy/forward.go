@@ -11,10 +11,11 @@ import (
 // forward sends the request upstream and its answer back.
 func (x *exchange) forward() {
 	r := x.r
+	ctx, cut := context.WithCancelCause(r.Context())
+	defer cut(nil)
+	x.timed, r = ctx, r.WithContext(ctx)
 	if x.route.Timeout > 0 {
-		ctx, cancel := context.WithTimeoutCause(r.Context(), x.route.Timeout, errRouteTimeout)
-		defer cancel()
-		x.timed, r = ctx, r.WithContext(ctx)
+		defer time.AfterFunc(x.route.Timeout, func() { cut(errRouteTimeout) }).Stop()
 	}
 	up := x.route.Upstream
 	url, ok := x.to.forwarded(up.scheme(), "", up.opts.BasePath, x.route.StripPrefix)
@@ -35,7 +36,7 @@ func (x *exchange) forward() {
 	}
 	up.inFlight.Add(1)
 	defer up.inFlight.Add(-1)
-	to := dispatch{up: up, body: x.body}
+	to := dispatch{up: up, body: x.body, cut: cut}
 	defer to.done()
 	reverse := httputil.ReverseProxy{
 		Rewrite: func(pr *httputil.ProxyRequest) {

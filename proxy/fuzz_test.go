@@ -81,12 +81,12 @@ func FuzzRequest(f *testing.F) {
 		}
 		r.RemoteAddr = "192.0.2.1:1"
 		up := new(oneRequest)
-		one := limited(route("/", "upstream.test:80"), &turnstile{})
+		one := limited(route("/", "192.0.2.1:80"), &turnstile{})
 		one.Upstream.dial = up.dial
 		one.MaxBodyBytes = 1000
 		told := newRecorder()
 		p := New(told, slog.New(slog.DiscardHandler))
-		site := &Site{Routes: []*Route{one, route("/{a}/x", "upstream.test:80")}, Client: anyone(), RateLimitHeaders: everyDialect}
+		site := &Site{Routes: []*Route{one, route("/{a}/x", "192.0.2.1:80")}, Client: anyone(), RateLimitHeaders: everyDialect}
 		site.Routes[1].Upstream = one.Upstream
 		if err := site.Check(); err != nil {
 			t.Fatal(err)

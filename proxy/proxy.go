@@ -79,7 +79,7 @@ type exchange struct {
 	body   *clientBody // nil: the request has none
 	permit limiter.Permit
 	event  Event
-	timed  context.Context // the request's, with the route's timeout
+	timed  context.Context // the request's, which the timeouts of the route and of the answer's body end
 
 	peerTrusted bool
 	upgrade     bool    // it asks to become a WebSocket

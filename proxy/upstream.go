@@ -16,9 +16,9 @@ import (
 type Upstream struct {
 	opts UpstreamOptions
 	// dial makes every connection; tests put networks of their own here.
-	dial      func(ctx context.Context, network, address string) (net.Conn, error)
-	addresses []*address
-	inFlight  atomic.Int64
+	dial     func(ctx context.Context, network, address string) (net.Conn, error)
+	resolved *resolution
+	inFlight atomic.Int64
 
 	taking sync.Mutex // held while the least in flight is found, so that no two find the same
 	turn   int        // rotates among addresses with equally much in flight
@@ -37,10 +37,15 @@ type UpstreamOptions struct {
 	// for too.
 	SendHost string
 
-	DialTimeout           time.Duration
+	// ResolveInterval is how long what DNS says of a Place's name is good for.
+	ResolveInterval time.Duration
+	Resolver        *net.Resolver // nil: the system's
+
+	DialTimeout           time.Duration // to resolve a name, and to make a connection
 	TLSHandshakeTimeout   time.Duration
 	ResponseHeaderTimeout time.Duration
-	MaxIdleConns          int // of each address
+	BodyTimeout           time.Duration // the longest silence within a body; 0: no bound
+	MaxIdleConns          int           // of each address
 	IdleConnTimeout       time.Duration
 	// TLS has RootCAs, client certificates and a ServerName other than the
 	// Host for https; nil: the system's, and none. It must not change.
@@ -56,11 +61,9 @@ type Place struct {
 
 // NewUpstream returns an Upstream. It dials nothing yet.
 func NewUpstream(o UpstreamOptions) *Upstream {
-	dialer := &net.Dialer{KeepAlive: 30 * time.Second}
+	dialer := &net.Dialer{KeepAlive: 30 * time.Second, Resolver: o.Resolver}
 	u := &Upstream{opts: o, dial: dialer.DialContext}
-	for _, p := range o.Places {
-		u.addresses = append(u.addresses, u.newAddress(p))
-	}
+	u.resolved = u.newResolution()
 	return u
 }
 
@@ -74,7 +77,9 @@ func (u *Upstream) Status() UpstreamStatus {
 
 // Close closes the connections that no request uses.
 func (u *Upstream) Close() {
-	for _, a := range u.addresses {
+	u.resolved.mu.Lock()
+	defer u.resolved.mu.Unlock()
+	for _, a := range u.resolved.all {
 		a.transport.CloseIdleConnections()
 	}
 }
@@ -87,11 +92,11 @@ func (u *Upstream) scheme() string {
 	return "http"
 }
 
-// take returns the address with the least in flight of those that are not in
+// take returns the one of all addresses with the least in flight that is not in
 // failed, with one more in flight there, or nil. Ties go round.
-func (u *Upstream) take(failed []*address) *address {
-	if len(u.addresses) == 1 && len(failed) == 0 {
-		a := u.addresses[0]
+func (u *Upstream) take(all, failed []*address) *address {
+	if len(all) == 1 && len(failed) == 0 {
+		a := all[0]
 		a.inFlight.Add(1)
 		return a
 	}
@@ -100,8 +105,8 @@ func (u *Upstream) take(failed []*address) *address {
 	u.turn++
 	var best *address
 	var least int64
-	for i := range u.addresses {
-		a := u.addresses[(u.turn+i)%len(u.addresses)]
+	for i := range all {
+		a := all[(u.turn+i)%len(all)]
 		if n := a.inFlight.Load(); (best == nil || n < least) && !slices.Contains(failed, a) {
 			best, least = a, n
 		}

@@ -87,7 +87,7 @@ func newWorld(t *testing.T, h http.HandlerFunc, scheme string, change func(*Rout
 	}
 	go s.Serve(up)
 	t.Cleanup(func() { s.Close() })
-	r := route("/", "upstream.test:80", func(o *UpstreamOptions) { o.Scheme = scheme })
+	r := route("/", "192.0.2.1:80", func(o *UpstreamOptions) { o.Scheme = scheme })
 	r.Upstream.dial = up.dial
 	change(r)
 	w.front = serveOn(t, w.net, &Site{Routes: []*Route{r}})

@@ -5,7 +5,6 @@ package assemble
 import (
 	"log/slog"
 	"net/netip"
-	"reflect"
 	"sync"
 	"sync/atomic"
 
@@ -44,7 +43,13 @@ func (s *System) KeepAlarms() error {
 // A generation is what one configuration made.
 type generation struct {
 	limits    []*limit
-	upstreams []*proxy.Upstream
+	upstreams []*upstream
+}
+
+// An upstream is one upstream of the configuration with its connections.
+type upstream struct {
+	*proxy.Upstream
+	conf config.Upstream
 }
 
 // A limit is one limit of the configuration with its live state.
@@ -86,9 +91,12 @@ func (s *System) Apply(c *config.Config) error {
 		limits[conf.Name] = l
 	}
 
-	upstreams := make(map[string]*proxy.Upstream, len(c.Upstreams))
+	upstreams := make(map[string]*upstream, len(c.Upstreams))
 	for _, conf := range c.Upstreams {
-		u := upstream(conf, old)
+		u, err := newUpstream(conf, old)
+		if err != nil {
+			return err
+		}
 		next.upstreams = append(next.upstreams, u)
 		upstreams[conf.Name] = u
 	}
@@ -107,7 +115,7 @@ func (s *System) Apply(c *config.Config) error {
 			l.routes = append(l.routes, conf.Match)
 			of = append(of, l)
 		}
-		site.Routes = append(site.Routes, s.route(conf, upstreams[conf.Upstream], setHeaders(c, conf.Upstream), of, c.Server.IPv6Prefix, c.Server.TrustedProxies))
+		site.Routes = append(site.Routes, s.route(conf, upstreams[conf.Upstream].Upstream, setHeaders(c, conf.Upstream), of, c.Server.IPv6Prefix, c.Server.TrustedProxies))
 	}
 	if err := site.Check(); err != nil {
 		return err
@@ -121,7 +129,7 @@ func (s *System) Apply(c *config.Config) error {
 	s.now.Store(next)
 	s.Proxy.Serve(site)
 	for _, u := range old.upstreams {
-		if upstreams[u.Options().Name] != u {
+		if now := upstreams[u.conf.Name]; now == nil || now.Upstream != u.Upstream {
 			u.Close()
 		}
 	}
@@ -176,21 +184,6 @@ func RejectPolicy(c config.Limit) limiter.Policy {
 		Name: c.Name, Algorithm: c.Algorithm, Rate: c.Rate, Burst: c.Burst, Limit: c.Limit, Window: c.Window,
 		Calendar: c.Calendar, Location: c.Location, MaxKeys: c.MaxKeys, Status: c.Status, DryRun: c.DryRun,
 	}
-}
-
-// upstream returns the old upstream if it would be the same.
-func upstream(c config.Upstream, old *generation) *proxy.Upstream {
-	o := proxy.UpstreamOptions{
-		Name: c.Name, Scheme: c.Scheme, Places: []proxy.Place{{Address: c.Address, UnixSocket: c.UnixSocket, Host: c.Host}}, BasePath: c.BasePath,
-		SendHost: c.SendHost, DialTimeout: c.DialTimeout, TLSHandshakeTimeout: c.DialTimeout, ResponseHeaderTimeout: c.ResponseHeaderTimeout,
-		MaxIdleConns: c.MaxIdleConns, IdleConnTimeout: c.IdleConnTimeout,
-	}
-	for _, u := range old.upstreams {
-		if reflect.DeepEqual(u.Options(), o) {
-			return u
-		}
-	}
-	return proxy.NewUpstream(o)
 }
 
 func setHeaders(c *config.Config, upstream string) []proxy.Field {

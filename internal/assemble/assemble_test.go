@@ -172,13 +172,13 @@ func TestReloadOfAnotherLimitStartsAnew(t *testing.T) {
 func TestReloadKeepsUpstreamsThatDidNotChange(t *testing.T) {
 	s := newSystem(t)
 	s.mustApply(t, head)
-	before := s.now.Load().upstreams[0]
+	before := s.now.Load().upstreams[0].Upstream
 	s.mustApply(t, head+"timeout = \"3s\"\n")
-	if s.now.Load().upstreams[0] != before {
+	if s.now.Load().upstreams[0].Upstream != before {
 		t.Error("an upstream that did not change lost its connections")
 	}
 	s.mustApply(t, strings.Replace(head, "8081\"", "8081\"\nmax_idle_conns = 3", 1))
-	if s.now.Load().upstreams[0] == before {
+	if s.now.Load().upstreams[0].Upstream == before {
 		t.Error("an upstream that changed was kept")
 	}
 }

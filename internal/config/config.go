@@ -65,19 +65,37 @@ type Certificate struct {
 
 // An Upstream is one [upstream.NAME] table.
 type Upstream struct {
-	Name       string
-	Scheme     string // http, https, h2c
-	Address    string // host:port to dial; empty for a Unix socket
-	UnixSocket string // path of the socket; empty for TCP
-	Host       string // host[:port] as the URL writes it; for a Unix socket "localhost"
-	BasePath   string // the URL's path without its trailing slash, percent-encoded as written; put before the request's
+	Name     string
+	Scheme   string  // http, https, h2c
+	Places   []Place // at least one, in the file's order
+	BasePath string  // the URLs' path without its trailing slash, percent-encoded as written; put before the request's
 
 	SendHost              string // "upstream", "client", or a literal name
+	ResolveInterval       time.Duration
 	DialTimeout           time.Duration
+	TLSHandshakeTimeout   time.Duration
 	ResponseHeaderTimeout time.Duration
-	MaxIdleConns          int
+	BodyTimeout           time.Duration
+	TLS                   UpstreamTLS
+	MaxIdleConns          int // of each address
 	IdleConnTimeout       time.Duration
 	SetHeaders            []Header // in order of name; values may be secret
+}
+
+// A Place is one URL of an upstream.
+type Place struct {
+	Host       string // host[:port] as the URL writes it; for a Unix socket "localhost"
+	Address    string // host:port to dial; empty for a Unix socket
+	UnixSocket string // path of the socket; empty for TCP
+}
+
+// UpstreamTLS is the tls table of an upstream. It holds what its files held
+// when the configuration was loaded.
+type UpstreamTLS struct {
+	CA         string // PEM of the certificates that are believed; empty: the system's
+	ClientCert string // PEM of the certificate chain shown to the upstream; empty: none
+	ClientKey  string // PEM of its private key; secret
+	ServerName string // asked for and verified; empty: the Host that is sent
 }
 
 // A Header is a name in canonical form and its value.

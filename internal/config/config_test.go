@@ -90,10 +90,12 @@ func TestDefaults(t *testing.T) {
 		Upstreams: []Upstream{{
 			Name:                  "app",
 			Scheme:                "http",
-			Address:               "127.0.0.1:8081",
-			Host:                  "127.0.0.1:8081",
+			Places:                []Place{{Address: "127.0.0.1:8081", Host: "127.0.0.1:8081"}},
 			SendHost:              "upstream",
+			ResolveInterval:       30 * time.Second,
 			DialTimeout:           5 * time.Second,
+			TLSHandshakeTimeout:   5 * time.Second,
+			BodyTimeout:           5 * time.Minute,
 			ResponseHeaderTimeout: time.Minute,
 			MaxIdleConns:          256,
 			IdleConnTimeout:       90 * time.Second,
@@ -146,15 +148,16 @@ func TestEveryField(t *testing.T) {
 	}
 	upstreams := []Upstream{
 		{
-			Name: "billing", Scheme: "https", Address: "Billing.internal:443", Host: "Billing.internal", BasePath: "/v1",
+			Name: "billing", Scheme: "https", Places: []Place{{Address: "Billing.internal:443", Host: "Billing.internal"}}, BasePath: "/v1",
+			ResolveInterval: time.Minute, TLSHandshakeTimeout: 2 * time.Second, BodyTimeout: time.Hour, TLS: UpstreamTLS{ServerName: "billing.example.com"},
 			SendHost: "client", DialTimeout: time.Second, ResponseHeaderTimeout: 2 * time.Minute, MaxIdleConns: 16, IdleConnTimeout: 30 * time.Second,
 			SetHeaders: []Header{{"Authorization", "Bearer k"}, {"X-Via", "shapeproxy"}},
 		},
 		defaultUpstream("socket"),
 		defaultUpstream("grpc.v1"),
 	}
-	upstreams[1].Scheme, upstreams[1].UnixSocket, upstreams[1].Host, upstreams[1].SendHost = "http", "/run/app.sock", "localhost", "app.example.com"
-	upstreams[2].Scheme, upstreams[2].Address, upstreams[2].Host = "h2c", "[::1]:8081", "[::1]:8081"
+	upstreams[1].Scheme, upstreams[1].SendHost, upstreams[1].Places = "http", "app.example.com", []Place{{UnixSocket: "/run/app.sock", Host: "localhost"}}
+	upstreams[2].Scheme, upstreams[2].Places = "h2c", []Place{{Address: "[::1]:8081", Host: "[::1]:8081"}}
 	if !reflect.DeepEqual(c.Upstreams, upstreams) {
 		t.Errorf("got  %+v\nwant %+v", c.Upstreams, upstreams)
 	}
@@ -287,7 +290,7 @@ func TestCase68DryRun(t *testing.T) {
 
 func TestTOMLForms(t *testing.T) {
 	c := load(t, "testdata/good/toml-forms.toml")
-	if c.Server.Listen[0] != ":9000" || c.Upstreams[0].Address != "127.0.0.1:8081" || c.Limits[0].Rate.String() != "1/s" {
+	if c.Server.Listen[0] != ":9000" || c.Upstreams[0].Places[0].Address != "127.0.0.1:8081" || c.Limits[0].Rate.String() != "1/s" {
 		t.Errorf("got %+v", c)
 	}
 	if len(c.Routes) != 2 || c.Routes[0].Match != "/b" || c.Routes[1].Match != "/a" {
@@ -381,7 +384,7 @@ server.zzzzz = 1
 admin.zzzzz = 1
 log.zzzzz = 1
 tls = { zzzzz = 1, certificates = [ { zzzzz = 1 } ] }
-upstream.u = { zzzzz = 1 }
+upstream.u = { zzzzz = 1, tls = { zzzzz = 1 } }
 limit.l = { zzzzz = 1 }
 route = [ { zzzzz = 1 } ]
 `), environment(""))
@@ -389,8 +392,8 @@ route = [ { zzzzz = 1 } ]
 	for _, m := range regexp.MustCompile(`unknown key; (.+) takes (.+)`).FindAllStringSubmatch(err.Error(), -1) {
 		fields[m[1]] = strings.Split(strings.ReplaceAll(m[2], " and ", ", "), ", ")
 	}
-	if len(fields) != 8 {
-		t.Fatalf("%d tables, want 8: %v", len(fields), fields)
+	if len(fields) != 9 {
+		t.Fatalf("%d tables, want 9: %v", len(fields), fields)
 	}
 	return fields
 }
@@ -423,8 +426,8 @@ func TestExample(t *testing.T) {
 		t.Errorf("limit: %+v", l)
 	}
 	u := defaultUpstream("app")
-	if got := c.Upstreams[0]; got.DialTimeout != u.DialTimeout || got.ResponseHeaderTimeout != u.ResponseHeaderTimeout ||
-		got.MaxIdleConns != u.MaxIdleConns || got.IdleConnTimeout != u.IdleConnTimeout || got.SendHost != u.SendHost {
+	u.Scheme, u.Places = c.Upstreams[0].Scheme, c.Upstreams[0].Places
+	if got := c.Upstreams[0]; !reflect.DeepEqual(got, u) {
 		t.Errorf("upstream: %+v", got)
 	}
 }

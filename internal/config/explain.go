@@ -210,11 +210,17 @@ func (c *Config) users(limit string) []string {
 
 func (c *Config) explainRoute(r Route) []string {
 	u := c.Upstreams[slices.IndexFunc(c.Upstreams, func(u Upstream) bool { return u.Name == r.Upstream })]
-	at := u.Scheme + "://" + u.Host
-	if u.UnixSocket != "" {
-		at = identity.UnixWord + u.UnixSocket
+	at := make([]string, len(u.Places))
+	for i, p := range u.Places {
+		at[i] = u.Scheme + "://" + p.Host
+		if p.UnixSocket != "" {
+			at[i] = identity.UnixWord + p.UnixSocket
+		}
 	}
-	lines := []string{fmt.Sprintf("to %s (%s)", u.Name, at), "not limited"}
+	lines := []string{fmt.Sprintf("to %s (%s)", u.Name, strings.Join(at, ", ")), "not limited"}
+	if len(at) > 1 {
+		lines[0] += ", each to the address with the least in flight"
+	}
 	if len(r.Limits) > 0 {
 		lines[1] = "limited by " + allOf(r.Limits)
 	}

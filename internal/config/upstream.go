@@ -2,60 +2,48 @@ package config
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"maps"
 	"net"
-	"net/netip"
 	"net/textproto"
-	"net/url"
-	"path"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/shapeproxy/shapeproxy/internal/identity"
 )
 
 func defaultUpstream(name string) Upstream {
 	return Upstream{
 		Name:                  name,
 		SendHost:              "upstream",
+		ResolveInterval:       30 * time.Second,
 		DialTimeout:           5 * time.Second,
+		TLSHandshakeTimeout:   5 * time.Second,
 		ResponseHeaderTimeout: 60 * time.Second,
+		BodyTimeout:           5 * time.Minute,
 		MaxIdleConns:          256,
 		IdleConnTimeout:       90 * time.Second,
 	}
 }
 
-const urlForm = `a URL such as "http://127.0.0.1:3000", "https://api.example.com/v1", "h2c://127.0.0.1:50051" or "unix:/run/app.sock"`
-
 // upstream reads one [upstream.NAME] table; own are the addresses that
 // shapeproxy itself listens on.
 func (d *decoder) upstream(t *table, own []string) Upstream {
 	u := defaultUpstream(t.name())
-	t.require("url", `"http://127.0.0.1:3000"`)
-	t.text("url", urlForm, func(s string) error {
-		if err := u.parseURL(s); err != nil {
-			return err
-		}
-		// A route to the admin listener would put it before everybody, and
-		// one to itself would go in a circle.
-		if i := slices.IndexFunc(own, u.reaches); i >= 0 {
-			return discreet("points at a listener of shapeproxy itself; write the address of the server behind it")
-		}
-		return nil
-	})
+	d.places(t, &u, own)
 	t.text("host", `"upstream", "client" or a host name`, func(s string) error {
 		u.SendHost = s
 		return checkSendHost(s)
 	})
+	t.duration("resolve_interval", &u.ResolveInterval)
 	t.duration("dial_timeout", &u.DialTimeout)
+	t.duration("tls_handshake_timeout", &u.TLSHandshakeTimeout)
 	t.duration("response_header_timeout", &u.ResponseHeaderTimeout)
+	t.duration("body_timeout", &u.BodyTimeout)
 	t.int("max_idle_conns", &u.MaxIdleConns, 1, 1<<20)
 	t.duration("idle_conn_timeout", &u.IdleConnTimeout)
 	u.SetHeaders = d.headers(t.sub("set_headers", "set_headers"))
+	d.upstreamTLS(t, &u)
 	t.finish()
 	return u
 }
@@ -77,99 +65,6 @@ func checkSendHost(s string) error {
 		return fmt.Errorf("%q is not a host; write \"upstream\", \"client\" or a name such as \"api.example.com\"", s)
 	}
 	return nil
-}
-
-// parseURL fills in where the upstream is. Its errors never quote the URL, which
-// may hold a password.
-func (u *Upstream) parseURL(s string) error {
-	if socket, ok := strings.CutPrefix(s, identity.UnixWord); ok {
-		p, err := parseSocket(socket)
-		if err == nil && strings.ContainsAny(p, "?#") {
-			err = discreet("a Unix socket takes no query or fragment; write \"unix:/run/app.sock\"")
-		}
-		u.Scheme, u.UnixSocket, u.Host = "http", p, "localhost"
-		return err
-	}
-	parsed, err := url.Parse(s)
-	if err != nil {
-		if !strings.Contains(s, "://") {
-			return discreet("lacks a scheme; write http://, https:// or h2c:// before it")
-		}
-		return discreet("is not a URL; write " + urlForm)
-	}
-	switch parsed.Scheme {
-	case "http", "https", "h2c":
-	case "unix":
-		return discreet("a Unix socket needs an absolute path; write it as \"unix:/run/app.sock\"")
-	default:
-		if parsed.Host == "" {
-			return discreet("lacks a scheme; write http://, https:// or h2c:// before it")
-		}
-		return discreet("its scheme is not known; " + didYouMean(parsed.Scheme, []string{"http", "https", "h2c", "unix"}))
-	}
-	switch {
-	case parsed.User != nil:
-		return discreet("a user or password does not belong into the URL; write set_headers = { Authorization = \"Basic ${NAME}\" }")
-	case parsed.RawQuery != "" || parsed.ForceQuery:
-		return discreet("a query does not belong into the URL; remove \"?\" and what follows")
-	case parsed.Fragment != "" || strings.Contains(s, "#"):
-		return discreet("a fragment does not belong into the URL; remove \"#\" and what follows")
-	case parsed.Opaque != "" || parsed.Hostname() == "":
-		return discreet("has no host; write " + urlForm)
-	case strings.HasSuffix(parsed.Host, ":"):
-		return discreet("lacks a port after the colon; write one, or remove the colon")
-	case checkHost(strings.TrimSuffix(parsed.Hostname(), ".")) != nil:
-		return discreet("its host is not a name or an address; write " + urlForm)
-	}
-	port := cmp.Or(parsed.Port(), map[string]string{"https": "443"}[parsed.Scheme], "80")
-	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
-		return discreet("its port must be a number from 1 to 65535")
-	}
-	u.BasePath = strings.TrimRight(parsed.EscapedPath(), "/")
-	if u.BasePath != "" && path.Clean(u.BasePath) != u.BasePath {
-		return discreet("its path holds \"//\", \".\" or \"..\"; write it without")
-	}
-	u.Scheme = parsed.Scheme
-	u.Host = parsed.Host
-	u.Address = net.JoinHostPort(parsed.Hostname(), port)
-	return nil
-}
-
-// reaches reports whether the upstream is that listener, as far as can be seen
-// without asking DNS.
-func (u *Upstream) reaches(listen string) bool {
-	if u.UnixSocket != "" {
-		return listen == identity.UnixWord+u.UnixSocket
-	}
-	lHost, lPort, err := net.SplitHostPort(listen)
-	uHost, uPort, _ := net.SplitHostPort(strings.ToLower(u.Address))
-	switch {
-	case err != nil || lPort != uPort:
-		return false
-	case sameHost(uHost, lHost):
-		return true
-	case unspecified(lHost):
-		return loopback(uHost) || unspecified(uHost)
-	case unspecified(uHost): // dialling it reaches this machine
-		return loopback(lHost)
-	}
-	return loopback(uHost) && loopback(lHost) && (uHost == "localhost" || lHost == "localhost")
-}
-
-func sameHost(a, b string) bool {
-	x, errX := netip.ParseAddr(a)
-	y, errY := netip.ParseAddr(b)
-	return a == b || errX == nil && errY == nil && x.Unmap() == y.Unmap()
-}
-
-func unspecified(host string) bool {
-	a, err := netip.ParseAddr(host)
-	return host == "" || err == nil && a.IsUnspecified()
-}
-
-func literal(host string) bool {
-	_, err := netip.ParseAddr(host)
-	return err == nil
 }
 
 // hopByHop are the headers that concern one connection only (RFC 9110, section
@@ -221,28 +116,4 @@ func fieldValue(s string) bool {
 	return s == strings.Trim(s, " \t") && !strings.ContainsFunc(s, func(r rune) bool {
 		return r < ' ' && r != '\t' || r == 0x7f
 	})
-}
-
-// checkHost checks a host name or an address without port and brackets.
-func checkHost(h string) error {
-	if literal(h) {
-		return nil
-	}
-	bare := strings.Trim(h, "[]")
-	switch {
-	case h == "":
-		return errors.New("\"\" is not a host name; write one such as \"api.example.com\"")
-	case strings.Contains(h, "*"):
-		return fmt.Errorf("%q: hosts have no wildcards; write each name, or leave the host out", h)
-	case literal(bare):
-		return fmt.Errorf("%q: write the address without brackets", h)
-	case identity.NormalHost(h) != strings.ToLower(h):
-		return fmt.Errorf("%q: hosts are compared without port and trailing dot; write %q", h, identity.NormalHost(h))
-	}
-	for _, r := range h {
-		if !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || r == '-' || r == '.' || r == '_') {
-			return fmt.Errorf("%q is not a host name; write one such as \"api.example.com\" (names in other scripts in their xn-- form)", h)
-		}
-	}
-	return nil
 }

@@ -1,0 +1,62 @@
+package assemble
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"reflect"
+
+	"github.com/shapeproxy/shapeproxy/internal/config"
+	"github.com/shapeproxy/shapeproxy/proxy"
+)
+
+// newUpstream makes an upstream of its table, or takes the connections of the
+// old one over where it would be the same. What its files hold is a part of the
+// table, so a new certificate makes a new upstream.
+func newUpstream(c config.Upstream, old *generation) (*upstream, error) {
+	for _, u := range old.upstreams {
+		if sameUpstream(u.conf, c) {
+			return &upstream{u.Upstream, c}, nil
+		}
+	}
+	secure, err := clientTLS(c)
+	if err != nil {
+		return nil, err
+	}
+	o := proxy.UpstreamOptions{
+		Name: c.Name, Scheme: c.Scheme, BasePath: c.BasePath, SendHost: c.SendHost,
+		ResolveInterval: c.ResolveInterval, DialTimeout: c.DialTimeout, TLSHandshakeTimeout: c.TLSHandshakeTimeout,
+		ResponseHeaderTimeout: c.ResponseHeaderTimeout, BodyTimeout: c.BodyTimeout,
+		MaxIdleConns: c.MaxIdleConns, IdleConnTimeout: c.IdleConnTimeout, TLS: secure,
+	}
+	for _, p := range c.Places {
+		o.Places = append(o.Places, proxy.Place(p))
+	}
+	return &upstream{proxy.NewUpstream(o), c}, nil
+}
+
+// sameUpstream reports whether connections of a serve b: what is set on
+// requests belongs to the route.
+func sameUpstream(a, b config.Upstream) bool {
+	a.SetHeaders, b.SetHeaders = nil, nil
+	return reflect.DeepEqual(a, b)
+}
+
+func clientTLS(c config.Upstream) (*tls.Config, error) {
+	if c.Scheme != "https" {
+		return nil, nil
+	}
+	t := &tls.Config{ServerName: c.TLS.ServerName}
+	if c.TLS.CA != "" {
+		t.RootCAs = x509.NewCertPool()
+		t.RootCAs.AppendCertsFromPEM([]byte(c.TLS.CA))
+	}
+	if c.TLS.ClientCert != "" {
+		pair, err := tls.X509KeyPair([]byte(c.TLS.ClientCert), []byte(c.TLS.ClientKey))
+		if err != nil {
+			return nil, fmt.Errorf("the client certificate for the upstream %s: %w", c.Name, err)
+		}
+		t.Certificates = []tls.Certificate{pair}
+	}
+	return t, nil
+}
