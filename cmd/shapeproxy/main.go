@@ -56,7 +56,7 @@ func newRootCommand() (root *cobra.Command, began *bool) {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(newRunCommand(), newCheckCommand(), newDemoCommand(), newVersionCommand())
+	root.AddCommand(newRunCommand(), newCheckCommand(), newSimulateCommand(), newDemoCommand(), newVersionCommand())
 	began = new(bool)
 	for _, cmd := range root.Commands() {
 		work := cmd.RunE
