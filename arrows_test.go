@@ -19,9 +19,10 @@ const module = "github.com/shapeproxy/shapeproxy"
 // of files or of who watches.
 var arrows = map[string][]string{
 	"cmd/shapeproxy": {
-		"internal/assemble", "internal/admin", "internal/metrics", "internal/config", "proxy", "limiter",
+		"internal/assemble", "internal/admin", "internal/metrics", "internal/replay", "internal/config", "proxy", "limiter",
 	},
 	"internal/assemble": {"internal/config", "internal/identity", "proxy", "shaping", "queue", "limiter"},
+	"internal/replay":   {"internal/assemble", "internal/config", "internal/identity", "internal/uplot", "proxy", "shaping", "queue", "limiter"},
 	"internal/metrics":  {"proxy", "shaping", "limiter"},
 	"internal/admin":    {"proxy", "shaping", "limiter"},
 	"internal/config":   {"limiter", "internal/identity"},
@@ -31,6 +32,7 @@ var arrows = map[string][]string{
 
 	"queue":             nil,
 	"internal/keyed":    nil,
+	"internal/uplot":    nil,
 	"internal/identity": nil,
 
 	// What only tests import.
@@ -45,6 +47,8 @@ var arrows = map[string][]string{
 var soleImporters = map[string]string{
 	"github.com/prometheus/":       "internal/metrics",
 	"github.com/spf13/cobra":       "cmd/shapeproxy",
+	"github.com/schollz/":          "cmd/shapeproxy",
+	"github.com/go-logfmt/":        "internal/replay",
 	"github.com/BurntSushi/toml":   "internal/config",
 	"github.com/pelletier/go-toml": "internal/config",
 }

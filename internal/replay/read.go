@@ -113,10 +113,10 @@ func eachOf(s Source, format *format, tally *Tally, do func(*record)) error {
 		tally.Lines++
 		r.clear()
 		err := parse(line, &r, clock)
-		switch {
-		case err == nil && r.at.Year() < 1970, err == nil && r.at.Unix() > latest:
+		if err == nil && (r.at.Unix() < 0 || r.at.Unix() > latest) {
 			err = errLine
-			fallthrough
+		}
+		switch {
 		case errors.Is(err, errLine):
 			if tally.Unread++; tally.FirstUnread == "" {
 				tally.FirstUnread = fmt.Sprintf("line %d of %s", number, s.Name)
