@@ -75,7 +75,7 @@ const (
 	ReasonQueueFull  Reason = "queue_full"  // every place in the queue is taken
 	ReasonMaxWait    Reason = "max_wait"    // it would have to wait longer than max_wait
 	ReasonMissingKey Reason = "missing_key" // the request lacks the key it is counted by
-	ReasonPaused     Reason = "paused"      // the pace was paused or lowered, and the wait is now too long
+	ReasonPaused     Reason = "paused"      // the pace was paused or lowered and the wait is now too long, or the upstream takes nothing for now
 	ReasonShutdown   Reason = "shutdown"    // the proxy stopped before its turn came
 	ReasonClientGone Reason = "client_gone" // its client left while it waited
 )

@@ -83,6 +83,8 @@ func refusalDetail(d limiter.Decision) string {
 		why = fmt.Sprintf("the wait in the queue of %s would be longer than it allows", d.Policy)
 	case limiter.ReasonMissingKey:
 		return fmt.Sprintf("the request lacks what the limit %s counts by", d.Policy)
+	case limiter.ReasonPaused:
+		why = fmt.Sprintf("what the limit %s leads to takes no requests for now, or fewer", d.Policy)
 	case limiter.ReasonShutdown:
 		why = "the proxy is stopping"
 	default:

@@ -5,6 +5,11 @@
 // When the next may go is the business of package shaping.
 package queue
 
+import (
+	"iter"
+	"slices"
+)
+
 // A Class is a priority: who is of a better class goes first.
 type Class int8
 
@@ -136,6 +141,74 @@ func (q *Turns[T]) Next(now int64) *Place[T] {
 		}
 	}
 	return nil
+}
+
+// First is who is next at now of those that may go; nil if there is none. The
+// others keep their places, and a flow of which nobody may go keeps its turn. It
+// looks at everybody who stands before the one it finds.
+func (q *Turns[T]) First(now int64, may func(*Place[T]) bool) *Place[T] {
+	q.age(now)
+	for l := range q.levels {
+		for n := q.levels[l].ring.first; n != nil; n = n.next {
+			for p := range n.flow.at(Class(l)) {
+				if may(p) {
+					return p
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// All are those who wait at now, in the order in which they leave if nobody
+// comes, gives up or comes to count better. It takes memory for each.
+func (q *Turns[T]) All(now int64) iter.Seq[*Place[T]] {
+	q.age(now)
+	return func(yield func(*Place[T]) bool) {
+		for l := range q.levels {
+			var flows [][]*Place[T]
+			for n := q.levels[l].ring.first; n != nil; n = n.next {
+				flows = append(flows, slices.Collect(n.flow.at(Class(l))))
+			}
+			for turn := 0; len(flows) > 0; turn++ {
+				rest := flows[:0]
+				for _, f := range flows {
+					if !yield(f[turn]) {
+						return
+					}
+					if turn+1 < len(f) {
+						rest = append(rest, f)
+					}
+				}
+				flows = rest
+			}
+		}
+	}
+}
+
+// at are the waiters of f that count as l, in order of arrival.
+func (f *flow[T]) at(l Class) iter.Seq[*Place[T]] {
+	return func(yield func(*Place[T]) bool) {
+		var next [classes]*Place[T]
+		for c := range f.own {
+			next[c] = f.own[c].first
+			for next[c] != nil && next[c].level < l { // of each class the first to come count best
+				next[c] = next[c].own.next
+			}
+		}
+		for {
+			var oldest *Place[T]
+			for _, p := range next {
+				if p != nil && p.level == l && (oldest == nil || p.seq < oldest.seq) {
+					oldest = p
+				}
+			}
+			if oldest == nil || !yield(oldest) {
+				return
+			}
+			next[oldest.class] = oldest.own.next
+		}
+	}
 }
 
 // oldest is the waiter of f that came first among those that count as l. Of each

@@ -46,6 +46,10 @@ func (b *bucket) arriveLocked(now int64, req *Request) (limiter.Decision, *Waite
 		return b.decideLocked(now, verdict), nil
 	}
 	w.Value.done = make(chan struct{})
+	if e.Gate != nil {
+		e.Gate.watch(b)
+		b.tellLateLocked(now, e.Gate) // it may have been closed since it was looked at
+	}
 	b.armLocked(now)
 	return limiter.Decision{}, w
 }
@@ -97,6 +101,23 @@ func (b *bucket) wake() {
 	now := b.now()
 	b.serveLocked(now)
 	b.armLocked(now)
+}
+
+// gateMoved is called when g is closed for another time than before. Who can no
+// longer be let go in time is told so.
+func (b *bucket) gateMoved(g *Gate) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := b.now()
+	b.tellLateLocked(now, g)
+	b.serveLocked(now)
+	b.armLocked(now)
+}
+
+func (b *bucket) tellLateLocked(now int64, g *Gate) {
+	for _, w := range b.line.Late(now, g) {
+		b.refuseLocked(w, now, limiter.ReasonPaused)
+	}
 }
 
 // done gives back the place of a request that was let go.
@@ -156,6 +177,9 @@ func (b *bucket) refuseLocked(w *Waiter[turn], now int64, why limiter.Reason) {
 
 // end writes how w's waiting ended; w is out of the line.
 func (b *bucket) endLocked(w *Waiter[turn], now int64, reason limiter.Reason) {
+	if g := w.entrant.Gate; g != nil {
+		g.unwatch(b)
+	}
 	d := b.stateLocked(now)
 	d.Allowed, d.Reason = reason == limiter.ReasonNone, reason
 	d.Queued, d.Waited, d.Ahead = true, time.Duration(now-w.Came), w.Ahead
@@ -248,6 +272,14 @@ func (b *bucket) now() int64 { return b.shaper.clock.now() }
 type clock struct{ base time.Time }
 
 func (c *clock) now() int64 { return c.base.UnixNano() + int64(time.Since(c.base)) }
+
+// of is the reading at t. A nil clock reads Unix time.
+func (c *clock) of(t time.Time) int64 {
+	if c == nil {
+		return t.UnixNano()
+	}
+	return c.base.UnixNano() + int64(t.Sub(c.base))
+}
 
 func (c *clock) at(now int64) time.Time {
 	return c.base.Add(time.Duration(now - c.base.UnixNano()))

@@ -31,11 +31,17 @@ type Link struct {
 // Limits in dry run are asked last of their kind, for requests that the others
 // let pass, and never bind.
 //
-// A Request's Keys stand in the order of the Links. A Chain is safe for
+// A Chain may lead to Gates. Its queues then release a request only while its
+// gate is open. Without a queue that holds it back, a limit in reject mode
+// refuses it while the gate is closed; one that no limit binds is let through.
+//
+// A Request's Keys stand in the order of the Links; with keyed Gates one more
+// stands behind them, whose Value says which gate. A Chain is safe for
 // concurrent use.
 type Chain struct {
 	store *limiter.Memory
 	class queue.Class
+	gates *Gates
 	links []Link
 }
 
@@ -47,12 +53,29 @@ func NewChain(store *limiter.Memory, links ...Link) *Chain {
 
 // Of returns the same Chain for requests of that class.
 func (c *Chain) Of(class queue.Class) *Chain {
-	return &Chain{store: c.store, class: class, links: c.links}
+	of := *c
+	of.class = class
+	return &of
+}
+
+// To returns the same Chain for requests that go to what stands behind gates.
+func (c *Chain) To(gates *Gates) *Chain {
+	to := *c
+	to.gates = gates
+	return &to
+}
+
+// gate is the one that a request has to pass; nil if there is none.
+func (c *Chain) gate(req *limiter.Request) *Gate {
+	if !c.gates.Keyed() {
+		return c.gates.Of("")
+	}
+	return c.gates.Of(req.Keys[len(c.links)].Value)
 }
 
 // Acquire implements limiter.Limiter.
 func (c *Chain) Acquire(ctx context.Context, req limiter.Request) (p limiter.Permit, err error) {
-	w := &walk{chain: c, req: &req, all: make([]limiter.Decision, len(c.links))}
+	w := &walk{chain: c, req: &req, gate: c.gate(&req), all: make([]limiter.Decision, len(c.links))}
 	ok, err := w.ask(ctx)
 	switch {
 	case err != nil:
@@ -67,7 +90,7 @@ func (c *Chain) Acquire(ctx context.Context, req limiter.Request) (p limiter.Per
 
 // ask asks the limits until one refuses.
 func (w *walk) ask(ctx context.Context) (ok bool, err error) {
-	if !w.haveKeys() || !w.reject() {
+	if !w.haveKeys() || !w.mayPass() || !w.reject() {
 		return false, nil
 	}
 	w.rejectDry()
@@ -100,17 +123,20 @@ func (c *Chain) Look(req limiter.Request) (p limiter.Permit) {
 // as that is known; 0 if one of them would refuse it.
 func (c *Chain) Foresee(req limiter.Request) time.Duration {
 	var d time.Duration
+	gate := c.gate(&req)
 	for i, link := range c.links {
 		if link.Queue == nil || req.Keys[i].Skip || req.Keys[i].Missing {
 			continue
 		}
 		wait, ok := link.Queue.Foresee(Request{
-			Key: req.Keys[i].Value, Class: c.class, Flow: req.Keys[i].Flow, MaxWait: req.Keys[i].MaxWait,
+			Key: req.Keys[i].Value, Class: c.class, Flow: req.Keys[i].Flow, MaxWait: req.Keys[i].MaxWait, Gate: gate,
 		})
 		if !ok {
 			return 0
 		}
-		d += wait
+		if d += wait; wait > 0 {
+			gate = nil // by then it is open, as far as that is known
+		}
 	}
 	return d
 }
@@ -119,6 +145,7 @@ func (c *Chain) Foresee(req limiter.Request) time.Duration {
 type walk struct {
 	chain  *Chain
 	req    *limiter.Request
+	gate   *Gate              // behind the limits
 	all    []limiter.Decision // by link; one that was not asked has no Policy
 	held   []limiter.Charge   // what limits in reject mode have been charged
 	at     time.Time          // the instant of those charges
@@ -131,7 +158,7 @@ type walk struct {
 // it holds is then given back.
 func (w *walk) enter(ctx context.Context, i int) (ok bool, err error) {
 	key, d := &w.req.Keys[i], &w.all[i]
-	req := Request{Key: key.Value, Gone: w.req.Gone, Class: w.chain.class, Flow: key.Flow, MaxWait: key.MaxWait}
+	req := Request{Key: key.Value, Gone: w.req.Gone, Class: w.chain.class, Flow: key.Flow, MaxWait: key.MaxWait, Gate: w.gate}
 	if req.MaxWait > 0 { // it is the client's, who does not begin anew at each queue
 		req.MaxWait = max(1, req.MaxWait-w.waited)
 	}
@@ -188,6 +215,40 @@ func (w *walk) haveKeys() bool {
 		ok = ok && dry
 	}
 	return ok
+}
+
+// mayPass reports whether the gate is open, or else whether there is a queue to
+// wait in until it is, or no limit that binds. The first limit in reject mode
+// refuses for the gate.
+func (w *walk) mayPass() bool {
+	_, until, closed := w.gate.Closed()
+	if !closed {
+		return true
+	}
+	refuses := -1
+	for i, link := range w.chain.links {
+		if _, dry := link.name(); dry || !w.asked(i) {
+			continue
+		}
+		switch {
+		case link.Queue != nil && link.waits():
+			return true
+		case link.Reject != nil && refuses < 0:
+			refuses = i
+		}
+	}
+	if refuses < 0 {
+		return true
+	}
+	key := &w.req.Keys[refuses]
+	d := &w.all[refuses]
+	*d = w.chain.store.Peek(w.chain.links[refuses].Reject, key.Value, key.Charge())
+	d.Allowed, d.Peeked, d.Reason, d.RetryAfter = false, false, limiter.ReasonPaused, time.Second
+	if !until.IsZero() {
+		d.RetryAfter = max(1, until.Sub(d.At))
+	}
+	d.ResetAfter = min(d.ResetAfter, d.RetryAfter)
+	return false
 }
 
 func (l *Link) name() (name string, dryRun bool) {

@@ -314,3 +314,65 @@ func TestChainFieldsAreFreshAfterAWait(t *testing.T) {
 		}
 	})
 }
+
+// A closed gate has no limit charged in vain, and binds nobody whom no limit
+// binds.
+func TestChainToAGate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dry := tokens("dry", 1, 3)
+		dry.DryRun = true
+		gates := NewGates()
+		gates.Of("").Close("throttled", time.Now().Add(1500*time.Millisecond))
+
+		c := chainOf(t, dry, tokens("t", 1, 3), tokens("u", 1, 3)).To(gates)
+		p := acquire(t, c, "k", "k", "k")
+		if p.Allowed || p.Policy != "t" || p.Reason != limiter.ReasonPaused || p.RetryAfter != 1500*time.Millisecond || p.Status != 429 {
+			t.Errorf("reject mode: %+v", p.Decision)
+		}
+		if n := c.peek(1, "k").Remaining; n != 3 {
+			t.Errorf("the refusal was charged: %d are left", n)
+		}
+		if p := acquire(t, c, "k", "SKIP", "k"); p.Policy != "u" || p.Allowed {
+			t.Errorf("with a limit that does not ask: %+v", p.Decision)
+		}
+		if p := acquire(t, c, "k", "SKIP", "SKIP"); !p.Allowed {
+			t.Errorf("with no limit that asks: %+v", p.Decision)
+		}
+
+		c = chainOf(t, tokens("t", 1, 3), line("a", 1, 5, time.Minute), line("b", 1, 5, time.Minute)).To(gates)
+		if d := c.Foresee(keys("k", "", "")); d != 1500*time.Millisecond {
+			t.Errorf("it would wait %v in both queues together", d)
+		}
+		begun := time.Now()
+		for i, want := range []time.Duration{1500 * time.Millisecond, 2500 * time.Millisecond} {
+			if p := acquire(t, c, "k", "", ""); !p.Allowed || time.Since(begun) != want {
+				t.Errorf("request %d left at %v: %+v", i, time.Since(begun), p.Decision)
+			}
+		}
+	})
+}
+
+func TestChainToKeyedGates(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gates := NewKeyedGates(2)
+		c := chainOf(t, tokens("t", 100, 100)).To(gates)
+		gates.Of("a").Close("throttled", time.Now().Add(time.Minute))
+		if p := acquire(t, c, "k", "a"); p.Reason != limiter.ReasonPaused {
+			t.Errorf("a passes: %+v", p.Decision)
+		}
+		// Inventing keys frees none that is closed, and takes no more room.
+		for _, key := range []string{"b", "c", "d", "e"} {
+			if p := acquire(t, c, "k", key); !p.Allowed {
+				t.Errorf("%s is held back: %+v", key, p.Decision)
+			}
+		}
+		if p := acquire(t, c, "k", "a"); p.Reason != limiter.ReasonPaused {
+			t.Errorf("a was forgotten: %+v", p.Decision)
+		}
+		n := 0
+		gates.Each(func(*Gate) { n++ })
+		if n != 2 {
+			t.Errorf("%d gates are remembered", n)
+		}
+	})
+}

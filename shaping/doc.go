@@ -65,6 +65,12 @@
 // RetryAfter is too early if it does not. A client's own deadline does not stop
 // for any pause: it does not stop where the client is.
 //
+// # Gates
+//
+// A [Gate] stands before an upstream, behind any number of Shapers. Who waits for
+// one that is closed keeps its place, and those for others pass. That counts as
+// waiting: whose turn has moved beyond MaxWait is told at once (paused).
+//
 // # Classes and turns
 //
 // With PromoteAfter set, no class is starved. A waiter of class Low counts as

@@ -54,6 +54,9 @@ type Line[T any] struct {
 	// requests. Nobody stands there, so a number is enough, and a dry run
 	// takes no memory however long its queue would be.
 	ghosts int
+
+	gates map[*Gate]int // before which somebody waits, and how many; nil: none
+	clock *clock        // that now is read from; nil: Unix time
 }
 
 // An Entrant is what matters of a request for its place.
@@ -63,6 +66,7 @@ type Entrant struct {
 	// MaxWait is how long this request would wait, if that is no more than what
 	// the line allows; 0: no less. It includes the time of a pause.
 	MaxWait time.Duration
+	Gate    *Gate // that it has to pass; nil: none
 }
 
 // A Waiter is one request's place in a Line.
@@ -83,8 +87,8 @@ type Waiter[T any] struct {
 // A Verdict is what a Line says to a request that comes.
 type Verdict struct {
 	// Reason is why the request is refused: limiter.ReasonQueueFull,
-	// limiter.ReasonMaxWait, or limiter.ReasonPaused if it is a pause that
-	// makes the wait too long; limiter.ReasonNone if it goes at once or waits.
+	// limiter.ReasonMaxWait, or limiter.ReasonPaused if it is a pause or a gate
+	// that makes the wait too long; limiter.ReasonNone if it goes at once or waits.
 	Reason limiter.Reason
 	// RetryAfter, on a refusal, is the time after which a request that comes
 	// alone is not refused: until a place is free and the wait short enough.
@@ -110,20 +114,28 @@ func (l *Line[T]) Look(now int64) Verdict { return l.LookFor(now, Entrant{}) }
 
 // LookFor says what Enter would say, and changes nothing.
 func (l *Line[T]) LookFor(now int64, e Entrant) Verdict {
-	depth := l.Depth(now)
-	if depth == 0 && l.pace.Due(now) <= now {
+	depth, shut := l.Depth(now), l.shut(now, e.Gate)
+	ahead := l.queue.Ahead(e.Class, e.Flow, now) + l.ghosts
+	if shut == 0 && l.gates != nil { // it does not stand behind those who may not pass
+		barred, _ := l.barred(now)
+		ahead = min(ahead, l.queue.Len()-barred)
+	}
+	if shut == 0 && l.pace.Due(now) <= now && (depth == 0 || l.gates != nil && l.Head(now) == nil) {
 		return Verdict{}
 	}
-	ahead := l.queue.Ahead(e.Class, e.Flow, now) + l.ghosts
-	v := Verdict{Queued: true, Ahead: ahead, Wait: l.pace.Wait(now, ahead)}
+	v := Verdict{Queued: true, Ahead: ahead, Wait: l.wait(now, e.Gate, ahead)}
 	if depth >= l.capacity && l.queue.Victim(e.Class, e.Flow, now) == nil {
 		v.Reason = limiter.ReasonQueueFull
-		v.RetryAfter = l.pace.Wait(now, depth-l.capacity) // the head's departure, or a later one's where places were taken away
+		v.RetryAfter = l.place(now, depth-l.capacity) // the head's departure, or a later one's where places were taken away
+		if shut != 0 && depth == 0 && l.pace.Due(now) <= now {
+			v.Reason, v.RetryAfter = limiter.ReasonPaused, v.Wait // there is no queue, and a place at the upstream is free
+		}
 	}
 	if most := l.longest(e); v.Wait > most {
 		if v.Reason == limiter.ReasonNone {
 			v.Reason = limiter.ReasonMaxWait
-			if until := l.pace.Paused(now); until != 0 && until != Endless && v.Wait-time.Duration(until-now) <= most {
+			if until := l.pace.Paused(now); until != 0 && until != Endless && v.Wait-time.Duration(until-now) <= most ||
+				shut != 0 && l.pace.Wait(now, ahead) <= most {
 				v.Reason = limiter.ReasonPaused
 			}
 		}
@@ -131,11 +143,11 @@ func (l *Line[T]) LookFor(now int64, e Entrant) Verdict {
 		// instant if it came later. Not so with other flows: who joins their
 		// turns later joins them at the end as well. But once all who count as
 		// much would be in time, it would be too, whoever goes first.
-		v.RetryAfter = max(v.RetryAfter, l.pace.Wait(now, l.queue.UpTo(e.Class, now)+l.ghosts)-most)
+		v.RetryAfter = max(v.RetryAfter, l.wait(now, e.Gate, l.upTo(now, e))-most)
 		if l.queue.Joined(e.Class, addTime(now, int64(v.RetryAfter))) {
-			v.RetryAfter = max(v.RetryAfter, l.pace.Wait(now, depth)-most)
+			v.RetryAfter = max(v.RetryAfter, l.wait(now, e.Gate, depth)-most)
 			if depth >= l.capacity { // nor need there be anybody then who would have to go for it
-				v.RetryAfter = max(v.RetryAfter, l.pace.Wait(now, depth-l.capacity))
+				v.RetryAfter = max(v.RetryAfter, l.place(now, depth-l.capacity))
 			}
 		}
 	}
@@ -145,6 +157,16 @@ func (l *Line[T]) LookFor(now int64, e Entrant) Verdict {
 		v.RetryAfter = max(v.RetryAfter, 1)
 	}
 	return v
+}
+
+// upTo is how many go before e if it is the last of all that count as much.
+func (l *Line[T]) upTo(now int64, e Entrant) int {
+	n := l.queue.UpTo(e.Class, now)
+	if l.gates != nil && l.shut(now, e.Gate) == 0 {
+		barred, _ := l.barred(now)
+		n = min(n, l.queue.Len()-barred)
+	}
+	return n + l.ghosts
 }
 
 // longest is how long e may wait.
@@ -184,6 +206,7 @@ func (l *Line[T]) Enter(now int64, e Entrant, v T) (verdict Verdict, w, out *Wai
 	l.came++
 	w = &Waiter[T]{Value: v, Came: now, Ahead: verdict.Ahead, came: l.came, left: l.left, entrant: e}
 	w.place.Value = w
+	l.stand(e.Gate, +1)
 	l.queue.Push(&w.place, e.Class, e.Flow, now)
 	if w.own = e.MaxWait > 0 && e.MaxWait <= l.maxWait; w.own {
 		w.until = addTime(now, int64(e.MaxWait))
@@ -248,8 +271,8 @@ func (l *Line[T]) EndRehearsal(now int64) {
 	l.ghosts = 0
 }
 
-// Due is the instant at which the head may leave, as seen at now; Endless if a
-// place has to become free first, or a pause to be ended.
+// Due is the instant at which the head may leave, if there is one, as seen at
+// now; Endless if a place has to become free first, or a pause to be ended.
 func (l *Line[T]) Due(now int64) int64 { return l.pace.Due(now) }
 
 // Wake is the instant at which something is due for those who wait: the head
@@ -259,6 +282,9 @@ func (l *Line[T]) Wake(now int64) int64 {
 		return Endless
 	}
 	at := l.pace.Due(now)
+	if l.gates != nil && l.Head(now) == nil {
+		_, at = l.barred(now)
+	}
 	if len(l.patience) > 0 {
 		at = min(at, l.pace.Runs(now, l.patience[0].until))
 	}
@@ -280,9 +306,16 @@ func (l *Line[T]) Oldest() int64 {
 	return -1
 }
 
-// Head is the waiter that is next, or nil when nobody waits.
+// Head is the waiter that is next, or nil when nobody waits who may pass its
+// gate.
 func (l *Line[T]) Head(now int64) *Waiter[T] {
-	if p := l.queue.Next(now); p != nil {
+	p := l.queue.Next(now)
+	if p != nil && l.gates != nil && l.shut(now, p.Value.entrant.Gate) != 0 {
+		if p = nil; len(l.gates) > 1 || l.gates[l.queue.Next(now).Value.entrant.Gate] < l.queue.Len() {
+			p = l.queue.First(now, func(p *queue.Place[*Waiter[T]]) bool { return l.shut(now, p.Value.entrant.Gate) == 0 })
+		}
+	}
+	if p != nil {
 		return p.Value
 	}
 	return nil
@@ -296,7 +329,11 @@ func (l *Line[T]) Leave(now int64) *Waiter[T] {
 		return nil
 	}
 	l.queue.Take(&w.place)
+	l.stand(w.entrant.Gate, -1)
 	l.heap(w).remove(w)
+	if opened := w.entrant.Gate.until(l.clock); opened > w.Came {
+		l.pace.reopened(opened)
+	}
 	l.pace.Leave(now)
 	l.left++
 	return w
@@ -322,7 +359,7 @@ func (l *Line[T]) Expire(now int64) (*Waiter[T], limiter.Reason) {
 	}
 	l.Cancel(w)
 	switch {
-	case l.pace.slowed >= w.Came, w.own && l.pace.stopped(now, w.Came):
+	case l.pace.slowed >= w.Came, w.own && l.pace.stopped(now, w.Came), w.entrant.Gate.until(l.clock) > w.Came:
 		return w, limiter.ReasonPaused
 	case l.left-w.left > w.Ahead:
 		return w, limiter.ReasonQueueFull
@@ -339,6 +376,7 @@ func (l *Line[T]) Cancel(w *Waiter[T]) bool {
 	if !l.queue.Remove(&w.place) {
 		return false
 	}
+	l.stand(w.entrant.Gate, -1)
 	l.heap(w).remove(w)
 	return true
 }
@@ -354,7 +392,7 @@ func (l *Line[T]) Depth(now int64) int {
 // used, or it is not known.
 func (l *Line[T]) Remaining(now int64) (n int64, more time.Duration) {
 	if depth := l.Depth(now); depth > 0 {
-		return int64(max(0, l.capacity-depth)), l.pace.Wait(now, max(0, depth-l.capacity))
+		return int64(max(0, l.capacity-depth)), l.place(now, max(0, depth-l.capacity))
 	}
 	n, more = l.pace.Free(now)
 	return n + int64(l.capacity), more

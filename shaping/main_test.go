@@ -20,6 +20,7 @@ type scene struct {
 	*shaping.Shaper
 	t     *testing.T
 	start time.Time
+	gate  *shaping.Gate // of those who ask from now on
 	asked []*asked
 }
 
@@ -50,6 +51,7 @@ func play(t *testing.T, p shaping.Policy, f func(t *testing.T, s *scene)) {
 				a.cancel(context.Canceled)
 			}
 		}
+		s.Snapshot() // as in at
 		time.Sleep(s.Policy().MaxWait + 24*time.Hour)
 		synctest.Wait()
 		for i, a := range s.asked {
@@ -73,6 +75,7 @@ func (s *scene) since() time.Duration { return time.Since(s.start) }
 
 // at lets time pass until d after the start.
 func (s *scene) at(d time.Duration) {
+	s.Snapshot() // takes every lock, so what was read until now was read before timers go on
 	time.Sleep(d - s.since())
 	synctest.Wait()
 }
@@ -89,8 +92,9 @@ func (s *scene) start1(key string, gone func() bool) *asked {
 	ctx, cancel := context.WithCancelCause(s.t.Context())
 	a := &asked{cancel: cancel, came: s.since()}
 	s.asked = append(s.asked, a)
+	gate := s.gate
 	go func() {
-		grant, err := s.Acquire(ctx, shaping.Request{Key: key, Gone: gone})
+		grant, err := s.Acquire(ctx, shaping.Request{Key: key, Gone: gone, Gate: gate})
 		a.decision, a.err = grant.Decision, err
 		grant.Release()
 		a.ended, a.over = s.since(), true

@@ -239,6 +239,25 @@ func (p *Pace) Wait(now int64, ahead int) time.Duration {
 	return time.Duration(max(pause, p.plus(at, p.intervals(int64(ahead))).ceil()))
 }
 
+// waitFrom is Wait for a request that cannot leave before that instant, and the
+// ahead requests neither.
+func (p *Pace) waitFrom(now, from int64, ahead int) time.Duration {
+	trial := *p
+	if trial.pause.until == 0 {
+		trial.pause.from = now
+	}
+	if trial.pause.until == Endless {
+		trial.pause.until = 0
+	}
+	trial.pause.until = max(trial.pause.until, from)
+	return trial.Wait(now, ahead)
+}
+
+// reopened notes that what waits could not leave before that instant, so that
+// it is no stall of the machine, and nothing that came together before leaves
+// in a bunch.
+func (p *Pace) reopened(at int64) { p.resumed = max(p.resumed, at) }
+
 // full reports whether no place is free.
 func (p *Pace) full() bool { return p.places > 0 && p.taken >= p.places }
 

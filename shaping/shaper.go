@@ -137,10 +137,11 @@ type Request struct {
 	Class   queue.Class   // who goes first
 	Flow    string        // who takes turns within a class
 	MaxWait time.Duration // how long this request would wait, if less than the policy allows; 0: no less
+	Gate    *Gate         // that it has to pass, except in a dry run; nil: none
 }
 
 func (r *Request) entrant() Entrant {
-	return Entrant{Class: r.Class, Flow: r.Flow, MaxWait: r.MaxWait}
+	return Entrant{Class: r.Class, Flow: r.Flow, MaxWait: r.MaxWait, Gate: r.Gate}
 }
 
 // A Grant is a Shaper's answer to a Request.
@@ -270,6 +271,7 @@ func (s *Shaper) lock(key string) *bucket {
 func (s *Shaper) newBucket() *bucket {
 	r := s.rules.Load()
 	b := &bucket{shaper: s, rules: r, line: NewLine[turn](r.Terms())}
+	b.line.clock = &s.clock
 	if r.pausedUntil != 0 {
 		b.line.Pause(s.clock.now(), r.pausedUntil)
 	}
@@ -305,11 +307,15 @@ func (s *Shaper) Foresee(req Request) (wait time.Duration, ok bool) {
 	shard, h := s.lines.Shard(req.Key)
 	shard.Lock()
 	defer shard.Unlock()
-	p := shard.Get(h)
-	if p == nil || s.rules.Load().DryRun {
+	if s.rules.Load().DryRun {
 		return 0, true
 	}
-	b := *p
+	var b *bucket
+	if p := shard.Get(h); p != nil {
+		b = *p
+	} else {
+		b = s.newBucket()
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	v := b.line.LookFor(b.now(), req.entrant())

@@ -87,7 +87,7 @@ func (m *Metrics) limitSeries(l limiter.Status) *limitSeries {
 		admitted: counter(limiter.OutcomeAdmitted, limiter.ReasonNone),
 		rejected: make(map[limiter.Reason]prometheus.Counter),
 	}
-	reasons := []limiter.Reason{limiter.ReasonLimit}
+	reasons := []limiter.Reason{limiter.ReasonLimit, limiter.ReasonPaused}
 	if l.Queue > 0 {
 		s.queued = counter(limiter.OutcomeQueued, limiter.ReasonNone)
 		s.gone = counter(limiter.OutcomeGone, limiter.ReasonClientGone)
