@@ -21,14 +21,19 @@ var arrows = map[string][]string{
 	"cmd/shapeproxy": {
 		"internal/assemble", "internal/admin", "internal/metrics", "internal/replay", "internal/config", "proxy", "limiter",
 	},
-	"internal/assemble": {"internal/config", "internal/identity", "proxy", "shaping", "queue", "limiter"},
-	"internal/replay":   {"internal/assemble", "internal/config", "internal/identity", "internal/uplot", "proxy", "shaping", "queue", "limiter"},
-	"internal/metrics":  {"proxy", "shaping", "limiter"},
-	"internal/admin":    {"proxy", "shaping", "limiter"},
-	"internal/config":   {"limiter", "internal/identity"},
-	"proxy":             {"limiter"},
-	"shaping":           {"limiter", "queue", "internal/keyed"},
-	"limiter":           {"internal/keyed"},
+	"internal/assemble": {
+		"internal/config", "internal/identity", "internal/redisstore", "proxy", "shaping", "queue", "limiter",
+	},
+	"internal/replay": {
+		"internal/assemble", "internal/config", "internal/identity", "internal/uplot", "proxy", "shaping", "queue", "limiter",
+	},
+	"internal/redisstore": {"shaping", "limiter", "internal/keyed"},
+	"internal/metrics":    {"proxy", "shaping", "limiter"},
+	"internal/admin":      {"proxy", "shaping", "limiter"},
+	"internal/config":     {"limiter", "internal/identity"},
+	"proxy":               {"limiter"},
+	"shaping":             {"limiter", "queue", "internal/keyed"},
+	"limiter":             {"internal/keyed"},
 
 	"queue":             nil,
 	"internal/keyed":    nil,
@@ -38,6 +43,7 @@ var arrows = map[string][]string{
 	// What only tests import.
 	"limiter/limitertest":       {"limiter"},
 	"internal/ledger":           {"limiter"},
+	"internal/redistest":        {"internal/testdeps"},
 	"internal/testdeps":         nil,
 	"internal/testdeps/missing": {"internal/testdeps"},
 }
@@ -51,6 +57,7 @@ var soleImporters = map[string]string{
 	"github.com/go-logfmt/":        "internal/replay",
 	"github.com/BurntSushi/toml":   "internal/config",
 	"github.com/pelletier/go-toml": "internal/config",
+	"github.com/redis/rueidis":     "internal/redisstore",
 }
 
 // standardOnly are the packages that need nothing but the standard library.

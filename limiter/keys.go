@@ -140,10 +140,12 @@ func (k *keys[S, M]) state(h uint64, now int64) quota {
 	return k.quota(k.get(h), now)
 }
 
-func (k *keys[S, M]) quota(s S, now int64) (q quota) {
-	q.limit, q.window = k.meter.quota(now)
-	if q.remaining = k.meter.remaining(s, now); q.remaining < q.limit {
-		q.reset = k.meter.wait(s, now, q.remaining+1)
+func (k *keys[S, M]) quota(s S, now int64) quota { return quotaOf(k.meter, s, now) }
+
+func quotaOf[S any, M meter[S, M]](m M, s S, now int64) (q quota) {
+	q.limit, q.window = m.quota(now)
+	if q.remaining = m.remaining(s, now); q.remaining < q.limit {
+		q.reset = m.wait(s, now, q.remaining+1)
 	}
 	return q
 }

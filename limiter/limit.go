@@ -89,7 +89,10 @@ func (l *Limit) Forget(key string) {
 
 // describe completes a decision of which RetryAfter is known.
 func (l *Limit) describe(d *Decision, q *quota, at time.Time) {
-	p := l.policy.Load()
+	l.policy.Load().describe(d, q, at)
+}
+
+func (p *Policy) describe(d *Decision, q *quota, at time.Time) {
 	d.Policy, d.DryRun = p.Name, p.DryRun
 	if d.Status = p.Status; d.Status == 0 {
 		d.Status = http.StatusTooManyRequests

@@ -77,6 +77,7 @@ const (
 	ReasonMissingKey Reason = "missing_key" // the request lacks the key it is counted by
 	ReasonPaused     Reason = "paused"      // the pace was paused or lowered and the wait is now too long, or the upstream takes nothing for now
 	ReasonShutdown   Reason = "shutdown"    // the proxy stopped before its turn came
+	ReasonStoreDown  Reason = "store_down"  // what keeps the budget does not answer, and the limit is to refuse then
 	ReasonClientGone Reason = "client_gone" // its client left while it waited
 )
 

@@ -10,17 +10,19 @@ import (
 	"github.com/shapeproxy/shapeproxy/queue"
 )
 
-// A Link is one limit of a Chain: in reject mode or in queue form, so exactly
-// one of its fields is set.
+// A Link is one limit of a Chain: in reject mode, in memory or shared, or in
+// queue form, so exactly one of its fields is set.
 type Link struct {
 	Reject *limiter.Limit
+	Shared SharedLimit // of the store that Chain.Sharing was given
 	Queue  *Shaper
 }
 
 // A Chain is the limits of one route as one Limiter: all or nothing.
 //
 // Limits in reject mode are asked first and at one instant, and a request that
-// one of them refuses is charged to none. Places without a queue are taken
+// one of them refuses is charged to none; those that are shared, after those in
+// memory. Places without a queue are taken
 // right after, so they are held while the request waits in a queue. The queues
 // are then entered in order, each after the one before has released the
 // request. One that refuses gives back what the limits before it hold;
@@ -39,10 +41,11 @@ type Link struct {
 // stands behind them, whose Value says which gate. A Chain is safe for
 // concurrent use.
 type Chain struct {
-	store *limiter.Memory
-	class queue.Class
-	gates *Gates
-	links []Link
+	store  *limiter.Memory
+	shared SharedStore // nil: no link is Shared
+	class  queue.Class
+	gates  *Gates
+	links  []Link
 }
 
 // NewChain returns a Chain of limits in the order in which a route names them,
@@ -93,7 +96,12 @@ func (w *walk) ask(ctx context.Context) (ok bool, err error) {
 	if !w.haveKeys() || !w.mayPass() || !w.reject() {
 		return false, nil
 	}
+	if !w.rejectShared() {
+		w.giveBack()
+		return false, nil
+	}
 	w.rejectDry()
+	w.rejectSharedDry()
 	// Places that nobody may wait for are asked before those that one may.
 	for _, waits := range [...]bool{false, true} {
 		for i := range w.chain.links {
@@ -115,6 +123,7 @@ func (w *walk) ask(ctx context.Context) (ok bool, err error) {
 func (c *Chain) Look(req limiter.Request) (p limiter.Permit) {
 	w := &walk{chain: c, req: &req, all: make([]limiter.Decision, len(c.links))}
 	w.look(func(d *limiter.Decision) bool { return true })
+	w.lookShared(func(d *limiter.Decision) bool { return true })
 	w.passed(&p)
 	return p
 }
@@ -149,6 +158,9 @@ type walk struct {
 	all    []limiter.Decision // by link; one that was not asked has no Policy
 	held   []limiter.Charge   // what limits in reject mode have been charged
 	at     time.Time          // the instant of those charges
+	shared []SharedCharge     // what shared limits have been charged
+	since  time.Time          // the instant of those charges, by their store
+	dry    []rehearsed        // what shared limits in dry run have been charged
 	places []*bucket          // what is held until the request has ended
 	last   int                // the link that was asked last
 	waited time.Duration      // in the queues behind it
@@ -233,16 +245,20 @@ func (w *walk) mayPass() bool {
 		switch {
 		case link.Queue != nil && link.waits():
 			return true
-		case link.Reject != nil && refuses < 0:
+		case link.Queue == nil && refuses < 0:
 			refuses = i
 		}
 	}
 	if refuses < 0 {
 		return true
 	}
-	key := &w.req.Keys[refuses]
 	d := &w.all[refuses]
-	*d = w.chain.store.Peek(w.chain.links[refuses].Reject, key.Value, key.Charge())
+	if w.chain.links[refuses].Shared != nil {
+		*d = w.peekShared(refuses)
+	} else {
+		key := &w.req.Keys[refuses]
+		*d = w.chain.store.Peek(w.chain.links[refuses].Reject, key.Value, key.Charge())
+	}
 	d.Allowed, d.Peeked, d.Reason, d.RetryAfter = false, false, limiter.ReasonPaused, time.Second
 	if !until.IsZero() {
 		d.RetryAfter = max(1, until.Sub(d.At))
@@ -256,7 +272,12 @@ func (l *Link) name() (name string, dryRun bool) {
 		p := l.Queue.Policy()
 		return p.Name, p.DryRun
 	}
-	p := l.Reject.Policy()
+	var p limiter.Policy
+	if l.Shared != nil {
+		p = l.Shared.Policy()
+	} else {
+		p = l.Reject.Policy()
+	}
 	return p.Name, p.DryRun
 }
 
@@ -312,11 +333,13 @@ func (w *walk) giveBack() {
 			w.chain.store.Return([]limiter.Charge{{Limit: link.Reject, Key: w.req.Keys[i].Value, Cost: w.req.Keys[i].Charge()}}, d.At)
 		}
 	}
+	w.giveBackShared()
 }
 
 // refused is the Permit of a request that a limit refused: the one from which
 // it takes longest to be let through, as a client that comes back sooner is
-// refused again. The limits that were not reached are looked at.
+// refused again. The limits that were not reached are looked at, but for those
+// that are shared: a refusal is to cost no call.
 func (w *walk) refused(p *limiter.Permit) {
 	w.look(func(d *limiter.Decision) bool { return d.Policy == "" || d.Allowed && !d.DryRun })
 	p.All = w.decided()
@@ -334,6 +357,7 @@ func (w *walk) refused(p *limiter.Permit) {
 func (w *walk) passed(p *limiter.Permit) {
 	if w.waited > 0 {
 		w.look(func(d *limiter.Decision) bool { return !d.DryRun })
+		w.lookShared(func(d *limiter.Decision) bool { return d.Policy != "" && !d.DryRun })
 	}
 	p.All = w.decided()
 	p.Allowed = true
@@ -348,12 +372,12 @@ func (w *walk) passed(p *limiter.Permit) {
 	}
 }
 
-// look brings the state in those decisions that which picks up to date, and
-// leaves what was decided as it is.
+// look brings the state in those decisions that which picks up to date; see
+// lookShared for what takes a call.
 func (w *walk) look(which func(*limiter.Decision) bool) {
 	for i, link := range w.chain.links {
 		d := &w.all[i]
-		if !w.asked(i) || !which(d) {
+		if link.Shared != nil || !w.asked(i) || !which(d) {
 			continue
 		}
 		var now limiter.Decision
@@ -362,12 +386,17 @@ func (w *walk) look(which func(*limiter.Decision) bool) {
 		} else {
 			now = w.chain.store.Peek(link.Reject, w.req.Keys[i].Value, w.req.Keys[i].Charge())
 		}
-		if d.Policy == "" {
-			*d = now
-			continue
-		}
-		d.Limit, d.Window, d.Remaining, d.ResetAfter = now.Limit, now.Window, now.Remaining, now.ResetAfter
+		see(d, &now)
 	}
+}
+
+// see brings the state in d up to date, and leaves what was decided as it is.
+func see(d, now *limiter.Decision) {
+	if d.Policy == "" {
+		*d = *now
+		return
+	}
+	d.Limit, d.Window, d.Remaining, d.ResetAfter = now.Limit, now.Window, now.Remaining, now.ResetAfter
 }
 
 // decided is the decisions in order, without the limits that had no say.

@@ -13,6 +13,8 @@ import (
 // them.
 var Programs = []struct{ Name, Purpose string }{
 	{"nginx", "the runs in front of a real server"},
+	{"redis-server", "limits that several proxies share"},
+	{"redis-cli", "the same on a Redis cluster"},
 	{"chromium", "the live page in a real browser"},
 }
 

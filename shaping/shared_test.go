@@ -1,0 +1,176 @@
+package shaping
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/shapeproxy/shapeproxy/limiter"
+)
+
+// A sharedMemory is a SharedStore in this process, which a Chain must treat as
+// one that is elsewhere.
+type sharedMemory struct {
+	*limiter.Memory
+	calls    int
+	returned []SharedCharge
+	down     bool
+}
+
+func (s *sharedMemory) charges(list []SharedCharge) (c []limiter.Charge) {
+	s.calls++
+	for _, one := range list {
+		c = append(c, limiter.Charge{Limit: one.Limit.(*limiter.Limit), Key: one.Key, Cost: one.Cost})
+	}
+	return c
+}
+
+func (s *sharedMemory) Take(into []limiter.Decision, list []SharedCharge) ([]limiter.Decision, bool) {
+	d := s.Memory.Take(into, s.charges(list))
+	held := !s.down
+	for _, one := range d {
+		held = held && one.Allowed
+	}
+	return d, held
+}
+
+func (s *sharedMemory) Look(into []limiter.Decision, list []SharedCharge) ([]limiter.Decision, bool) {
+	for _, c := range s.charges(list) {
+		into = append(into, s.Memory.Peek(c.Limit, c.Key, c.Cost))
+	}
+	return into, !s.down
+}
+
+func (s *sharedMemory) Return(list []SharedCharge, at time.Time) {
+	s.returned = append(s.returned, list...)
+	s.Memory.Return(s.charges(list), at)
+}
+
+// sharedChain is a limit in memory, one that is shared, one that is shared in
+// dry run, and a queue of one place, each with its burst.
+func sharedChain(t *testing.T, inMemory, shared, dry int64) (*Chain, *sharedMemory) {
+	t.Helper()
+	memory, store := limiter.NewMemory(), &sharedMemory{Memory: limiter.NewMemory()}
+	limit := func(m *limiter.Memory, name string, burst int64, dryRun bool) *limiter.Limit {
+		l, err := m.NewLimit(limiter.Policy{
+			Name: name, Algorithm: limiter.TokenBucket, Rate: limiter.Rate{Count: 1, Per: time.Hour}, Burst: burst, DryRun: dryRun,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	queue, err := New(Policy{Name: "queue", Rate: limiter.Rate{Count: 1, Per: time.Minute}, Burst: 1, Queue: 1, MaxWait: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	chain := NewChain(memory,
+		Link{Shared: limit(store.Memory, "shared", shared, false)},
+		Link{Reject: limit(memory, "memory", inMemory, false)},
+		Link{Shared: limit(store.Memory, "dry", dry, true)},
+		Link{Queue: queue},
+	)
+	return chain.Sharing(store), store
+}
+
+func TestSharedLimitsOfAChain(t *testing.T) {
+	req := limiter.Request{Keys: make([]limiter.Key, 4)}
+	refusedBy := func(t *testing.T, c *Chain, name string) limiter.Permit {
+		t.Helper()
+		p, err := c.Acquire(t.Context(), req)
+		if err != nil || p.Allowed || p.Policy != name {
+			t.Fatalf("%v, refused by %q, want %q", err, p.Policy, name)
+		}
+		return p
+	}
+	left := func(l Link) int64 {
+		if l.Reject != nil {
+			return l.Reject.Peek("", 1).Remaining
+		}
+		return l.Shared.(*limiter.Limit).Peek("", 1).Remaining
+	}
+
+	t.Run("memory is asked first, and its refusal costs no call", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			c, store := sharedChain(t, 1, 5, 5)
+			if p, err := c.Acquire(t.Context(), req); err != nil || !p.Allowed || len(p.All) != 4 {
+				t.Fatalf("%v %+v", err, p)
+			}
+			before := store.calls
+			p := refusedBy(t, c, "memory")
+			for _, d := range p.All {
+				if d.Policy == "shared" || d.Policy == "dry" {
+					t.Errorf("tells of %+v, which was not asked", d)
+				}
+			}
+			if store.calls != before || left(c.links[0]) != 4 {
+				t.Errorf("%d calls for a refusal, %d left", store.calls-before, left(c.links[0]))
+			}
+		})
+	})
+	t.Run("one that refuses has memory give back", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			c, _ := sharedChain(t, 5, 1, 5)
+			c.Acquire(t.Context(), req)
+			p := refusedBy(t, c, "shared")
+			if n := left(c.links[1]); n != 4 {
+				t.Errorf("%d left in memory, want 4", n)
+			}
+			for _, d := range p.All {
+				if d.Policy == "memory" && d.Remaining != 4 {
+					t.Errorf("tells of %d left in memory", d.Remaining)
+				}
+			}
+		})
+	})
+	t.Run("a dry run does not bind", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			c, _ := sharedChain(t, 5, 5, 1)
+			for range 2 { // the second waits a minute
+				if p, err := c.Acquire(t.Context(), req); err != nil || !p.Allowed {
+					t.Fatalf("%v %+v", err, p)
+				}
+			}
+			if n := left(c.links[0]); n != 3 {
+				t.Errorf("%d left, want 3", n)
+			}
+		})
+	})
+	t.Run("a queue that refuses has the store give back what it holds", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			c, store := sharedChain(t, 9, 9, 9)
+			ask := func() limiter.Permit {
+				p, _ := c.Acquire(t.Context(), req)
+				return p
+			}
+			ask()
+			go ask()
+			synctest.Wait()
+			if p := ask(); p.Reason != limiter.ReasonQueueFull {
+				t.Fatalf("%+v", p)
+			}
+			if len(store.returned) != 2 || left(c.links[0]) != 7 || left(c.links[1]) != 7 || left(c.links[2]) != 7 {
+				t.Errorf("returned %+v, %d left", store.returned, left(c.links[0]))
+			}
+			store.down = true // what it decides now is not held
+			if ask(); len(store.returned) != 2 {
+				t.Errorf("gave back what was not held: %+v", store.returned)
+			}
+			time.Sleep(time.Hour)
+		})
+	})
+	t.Run("after a wait the fields are true", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			c, store := sharedChain(t, 9, 9, 9)
+			c.Acquire(t.Context(), req)
+			go func() {
+				time.Sleep(time.Second)
+				store.Memory.Take(nil, []limiter.Charge{{Limit: c.links[0].Shared.(*limiter.Limit), Cost: 3}})
+			}()
+			p, err := c.Acquire(t.Context(), req)
+			if err != nil || p.All[0].Policy != "shared" || p.All[0].Remaining != 4 {
+				t.Errorf("%v %+v", err, p.All[0])
+			}
+		})
+	})
+}
