@@ -19,7 +19,7 @@ const module = "github.com/shapeproxy/shapeproxy"
 // of files or of who watches.
 var arrows = map[string][]string{
 	"cmd/shapeproxy": {
-		"internal/assemble", "internal/admin", "internal/metrics", "internal/replay", "internal/config", "proxy", "limiter",
+		"internal/assemble", "internal/admin", "internal/metrics", "internal/replay", "internal/nginxconf", "internal/config", "proxy", "limiter",
 	},
 	"internal/assemble": {
 		"internal/config", "internal/identity", "internal/redisstore", "proxy", "shaping", "queue", "limiter",
@@ -27,6 +27,7 @@ var arrows = map[string][]string{
 	"internal/replay": {
 		"internal/assemble", "internal/config", "internal/identity", "internal/uplot", "proxy", "shaping", "queue", "limiter",
 	},
+	"internal/nginxconf":  {"limiter"},
 	"internal/redisstore": {"shaping", "limiter", "internal/keyed"},
 	"internal/metrics":    {"proxy", "shaping", "limiter"},
 	"internal/admin":      {"proxy", "shaping", "limiter"},
@@ -51,13 +52,14 @@ var arrows = map[string][]string{
 // soleImporters are the modules that one package keeps to itself, so that a
 // change of theirs is met in one place.
 var soleImporters = map[string]string{
-	"github.com/prometheus/":       "internal/metrics",
-	"github.com/spf13/cobra":       "cmd/shapeproxy",
-	"github.com/schollz/":          "cmd/shapeproxy",
-	"github.com/go-logfmt/":        "internal/replay",
-	"github.com/BurntSushi/toml":   "internal/config",
-	"github.com/pelletier/go-toml": "internal/config",
-	"github.com/redis/rueidis":     "internal/redisstore",
+	"github.com/prometheus/":         "internal/metrics",
+	"github.com/spf13/cobra":         "cmd/shapeproxy",
+	"github.com/schollz/":            "cmd/shapeproxy",
+	"github.com/go-logfmt/":          "internal/replay",
+	"github.com/tufanbarisyildirim/": "internal/nginxconf",
+	"github.com/BurntSushi/toml":     "internal/config",
+	"github.com/pelletier/go-toml":   "internal/config",
+	"github.com/redis/rueidis":       "internal/redisstore",
 }
 
 // standardOnly are the packages that need nothing but the standard library.

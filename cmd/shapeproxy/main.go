@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -56,9 +57,9 @@ func newRootCommand() (root *cobra.Command, began *bool) {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(newRunCommand(), newCheckCommand(), newSimulateCommand(), newDemoCommand(), newVersionCommand())
+	root.AddCommand(newRunCommand(), newCheckCommand(), newSimulateCommand(), newImportCommand(), newDemoCommand(), newVersionCommand())
 	began = new(bool)
-	for _, cmd := range root.Commands() {
+	for cmd := range commands(root) {
 		work := cmd.RunE
 		cmd.RunE = func(cmd *cobra.Command, args []string) error {
 			*began = true
@@ -66,4 +67,20 @@ func newRootCommand() (root *cobra.Command, began *bool) {
 		}
 	}
 	return root, began
+}
+
+// commands are those below cmd, however deep.
+func commands(cmd *cobra.Command) iter.Seq[*cobra.Command] {
+	return func(yield func(*cobra.Command) bool) {
+		for _, sub := range cmd.Commands() {
+			if !yield(sub) {
+				return
+			}
+			for deeper := range commands(sub) {
+				if !yield(deeper) {
+					return
+				}
+			}
+		}
+	}
 }
