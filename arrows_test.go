@@ -19,7 +19,8 @@ const module = "github.com/shapeproxy/shapeproxy"
 // of files or of who watches.
 var arrows = map[string][]string{
 	"cmd/shapeproxy": {
-		"internal/assemble", "internal/admin", "internal/metrics", "internal/replay", "internal/nginxconf", "internal/config", "proxy", "limiter",
+		"internal/assemble", "internal/admin", "internal/metrics", "internal/replay", "internal/nginxconf", "internal/autotls",
+		"internal/config", "proxy", "limiter",
 	},
 	"internal/assemble": {
 		"internal/config", "internal/identity", "internal/redisstore", "proxy", "shaping", "queue", "limiter",
@@ -31,6 +32,7 @@ var arrows = map[string][]string{
 	"internal/redisstore": {"shaping", "limiter", "internal/keyed"},
 	"internal/metrics":    {"proxy", "shaping", "limiter"},
 	"internal/admin":      {"proxy", "shaping", "limiter"},
+	"internal/autotls":    {"internal/config", "internal/identity"},
 	"internal/config":     {"limiter", "internal/identity"},
 	"proxy":               {"limiter"},
 	"shaping":             {"limiter", "queue", "internal/keyed"},
@@ -60,6 +62,8 @@ var soleImporters = map[string]string{
 	"github.com/BurntSushi/toml":     "internal/config",
 	"github.com/pelletier/go-toml":   "internal/config",
 	"github.com/redis/rueidis":       "internal/redisstore",
+	"github.com/caddyserver/":        "internal/autotls",
+	"go.uber.org/zap":                "internal/autotls",
 }
 
 // standardOnly are the packages that need nothing but the standard library.

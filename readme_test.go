@@ -27,8 +27,8 @@ func readme(t *testing.T) string {
 func TestReadmeGuideLoads(t *testing.T) {
 	text := readme(t)
 	blocks := regexp.MustCompile("(?s)```toml\n(.*?)```").FindAllStringSubmatch(text, -1)
-	if len(blocks) != 2 {
-		t.Fatalf("%d blocks of TOML, want the file and the limit added to it", len(blocks))
+	if len(blocks) < 3 {
+		t.Fatalf("%d blocks of TOML, want the file, the limit added to it, and TLS", len(blocks))
 	}
 	first, second := blocks[0][1], blocks[1][1]
 	c, err := config.Parse("README.md", []byte(first), os.LookupEnv)
@@ -46,6 +46,12 @@ func TestReadmeGuideLoads(t *testing.T) {
 	// The route of the second block replaces that of the first.
 	before, _, _ := strings.Cut(first, "[[route]]")
 	if _, err := config.Parse("README.md", []byte(before+second), os.LookupEnv); err != nil {
+		t.Error(err)
+	}
+	// The third replaces [server]; bench/tls runs it.
+	_, after, _ := strings.Cut(before, "[upstream")
+	home := func(string) (string, bool) { return "/home/somebody", true }
+	if _, err := config.Parse("README.md", []byte(blocks[2][1]+"\n[upstream"+after+second), home); err != nil {
 		t.Error(err)
 	}
 }

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"crypto/tls"
 	"log/slog"
 	"net/http"
 	"net/netip"
@@ -21,6 +22,10 @@ type Site struct {
 	// connection and the lines of X-Forwarded-For, and reports whether the
 	// peer itself is trusted. The address is invalid when it is unknown.
 	Client func(remoteAddr string, forwardedFor []string) (client netip.Addr, peerTrusted bool)
+	// Misdirected reports whether a TLS connection does not meet the rules for
+	// clients' certificates that are in force by now; nil: all do. Its requests
+	// are answered with 421, upon which clients make a new one.
+	Misdirected func(*tls.ConnectionState) bool
 	// RateLimitHeaders are put on every answer of a route with limits.
 	RateLimitHeaders []Dialect
 
@@ -137,6 +142,11 @@ func (x *exchange) serve() {
 		return
 	}
 	x.to = to
+	if f := x.site.Misdirected; f != nil && r.TLS != nil && f(r.TLS) {
+		x.w.Header().Set("Connection", "close") // HTTP/2 says it by GOAWAY
+		x.fail(http.StatusMisdirectedRequest, "http_request_denied", "what is asked of clients' certificates has changed since this connection was made; make a new one")
+		return
+	}
 	if e := r.Header.Get("Expect"); e != "" && !strings.EqualFold(e, "100-continue") {
 		x.fail(http.StatusExpectationFailed, "http_request_error", "the only expectation that is met is 100-continue")
 		return

@@ -24,14 +24,14 @@ const (
 	stopTime  = 20 * time.Second
 )
 
-// A Process is a running program whose standard error goes to a file.
+// A Process is a running program whose output goes to a file.
 type Process struct {
 	Cmd    *exec.Cmd
-	Stderr string // path of the file
+	Stderr string // path of the file, which has standard output too
 	done   chan error
 }
 
-// Start runs a program, with its standard error in dir/NAME.stderr, and
+// Start runs a program, with its output in dir/NAME.stderr, and
 // returns once something accepts connections at ready.
 func Start(dir, ready, program string, args ...string) (*Process, error) {
 	p := &Process{
@@ -44,7 +44,7 @@ func Start(dir, ready, program string, args ...string) (*Process, error) {
 		return nil, err
 	}
 	defer stderr.Close()
-	p.Cmd.Stderr = stderr
+	p.Cmd.Stdout, p.Cmd.Stderr = stderr, stderr
 	if err := p.Cmd.Start(); err != nil {
 		return nil, err
 	}
@@ -65,7 +65,7 @@ func Start(dir, ready, program string, args ...string) (*Process, error) {
 	}
 }
 
-// Output is what the program has written to standard error.
+// Output is what the program has written.
 func (p *Process) Output() string {
 	b, err := os.ReadFile(p.Stderr)
 	if err != nil {
@@ -87,6 +87,19 @@ func (p *Process) Stop() error {
 	case <-time.After(stopTime):
 		return errors.Join(fmt.Errorf("%s did not end within %s of SIGTERM", p.Cmd.Path, stopTime), p.Cmd.Process.Kill())
 	}
+}
+
+// Kill ends the program as a crash would, and waits for it.
+func (p *Process) Kill() error {
+	if err := p.Cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	err := <-p.done
+	p.done <- err
+	if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) {
+		return err
+	}
+	return nil
 }
 
 // Build compiles the package into dir and returns the program's path.

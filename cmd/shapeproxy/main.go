@@ -54,9 +54,11 @@ func newRootCommand() (root *cobra.Command, began *bool) {
 	root = &cobra.Command{
 		Use:           "shapeproxy",
 		Short:         "A reverse proxy that never sends an upstream more than it can take",
+		Version:       versionLine(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
+	root.SetVersionTemplate("{{.Version}}\n")
 	root.AddCommand(newRunCommand(), newCheckCommand(), newSimulateCommand(), newImportCommand(), newDemoCommand(), newVersionCommand())
 	began = new(bool)
 	for cmd := range commands(root) {

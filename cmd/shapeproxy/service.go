@@ -18,6 +18,7 @@ import (
 
 	"github.com/shapeproxy/shapeproxy/internal/admin"
 	"github.com/shapeproxy/shapeproxy/internal/assemble"
+	"github.com/shapeproxy/shapeproxy/internal/autotls"
 	"github.com/shapeproxy/shapeproxy/internal/config"
 	"github.com/shapeproxy/shapeproxy/internal/metrics"
 	"github.com/shapeproxy/shapeproxy/limiter"
@@ -35,7 +36,7 @@ type service struct {
 	metrics *metrics.Metrics
 	tally   *admin.Tally
 	admin   *admin.Admin
-	certs   atomic.Pointer[tls.Config]
+	tls     *autotls.Source // nil: plain HTTP
 
 	started   *config.Config // what cannot change while it runs is that of this one
 	current   atomic.Pointer[config.Config]
@@ -43,7 +44,9 @@ type service struct {
 
 	server      *proxy.Server
 	adminServer *http.Server
+	plainServer *http.Server // beside TLS; nil: plain HTTP is not answered
 	listeners   []net.Listener
+	plainListen []net.Listener
 	adminListen net.Listener
 	stopSaving  chan struct{}
 	saver       sync.WaitGroup          // of saveState
@@ -72,7 +75,12 @@ func newService(c *config.Config, load func() (*config.Config, error), stderr io
 			s.log.Warn("the state file is refused", "error", err)
 		}
 	}
+	if err := s.newTLS(c); err != nil {
+		s.system.Close()
+		return nil, err
+	}
 	if err := s.apply(c); err != nil {
+		s.closeTLS()
 		s.system.Close()
 		return nil, err
 	}
@@ -84,8 +92,8 @@ func newService(c *config.Config, load func() (*config.Config, error), stderr io
 	ctx, cut := context.WithCancelCause(context.Background())
 	s.cut = cut
 	var clientTLS *tls.Config
-	if len(c.TLS.Certificates) > 0 {
-		clientTLS = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return s.certs.Load(), nil }}
+	if s.tls != nil {
+		clientTLS = s.tls.Config()
 	}
 	s.server = proxy.NewServer(ctx, s.system.Proxy, proxy.ServerOptions{
 		ReadHeaderTimeout: c.Server.ReadHeaderTimeout, IdleTimeout: c.Server.IdleTimeout,
@@ -97,7 +105,7 @@ func newService(c *config.Config, load func() (*config.Config, error), stderr io
 	s.admin = admin.New(admin.Options{
 		Listen: c.Admin.Listen, Hosts: c.Admin.Hosts, Token: c.Admin.Token,
 		Metrics: s.metrics.Handler(), Limits: s.system.Limits, Upstreams: s.system.Upstreams,
-		Tally: s.tally, Reload: s.reload, Log: s.log,
+		Tally: s.tally, Reload: s.reload, Uncertified: s.uncertified, Log: s.log,
 	})
 	adminCtx, endAdmin := context.WithCancel(context.Background())
 	s.endAdmin = endAdmin
@@ -124,16 +132,21 @@ func (o switchable) Done(e *proxy.Event) {
 
 // apply makes c count, as far as that is possible while the process runs.
 func (s *service) apply(c *config.Config) error {
-	certs, err := loadCertificates(c.TLS)
-	if err != nil {
-		return err
+	var files *autotls.Files
+	if s.tls != nil && c.TLS.On() {
+		var err error
+		if files, err = s.tls.Load(c.TLS); err != nil {
+			return err
+		}
 	}
 	// What counts must know the names before requests bear them.
 	s.configureCounters(c)
 	if err := s.system.Apply(c); err != nil {
 		return err
 	}
-	s.certs.Store(certs)
+	if files != nil {
+		s.tls.Use(files)
+	}
 	s.level.Set(logLevel(c.Log.Level))
 	s.access.Store(c.Log.Access)
 	// A listener that is to move to where only this machine reaches it may have
@@ -163,18 +176,6 @@ func (s *service) configureCounters(c *config.Config) {
 	}
 	s.metrics.Configure(routes, limits, upstreams)
 	s.tally.Configure(names)
-}
-
-func loadCertificates(c config.TLS) (*tls.Config, error) {
-	t := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
-	for _, pair := range c.Certificates {
-		cert, err := tls.LoadX509KeyPair(pair.Cert, pair.Key)
-		if err != nil {
-			return nil, fmt.Errorf("certificate %s: %w", pair.Cert, err)
-		}
-		t.Certificates = append(t.Certificates, cert)
-	}
-	return t, nil
 }
 
 // reload reads the configuration again and applies it, or leaves all as it was
@@ -229,7 +230,9 @@ func needRestart(began, now *config.Config) []string {
 	differ("server.state_file", began.Server.StateFile, now.Server.StateFile)
 	differ("server.state_interval", began.Server.StateInterval, now.Server.StateInterval)
 	differ("log.format", began.Log.Format, now.Log.Format)
-	differ("tls (on or off)", len(began.TLS.Certificates) > 0, len(now.TLS.Certificates) > 0)
+	differ("tls (on or off)", began.TLS.On(), now.TLS.On())
+	differ("tls (domains, email, ca, ca_root or storage)", began.TLS.ACME, now.TLS.ACME)
+	differ("tls.http_port", began.TLS.HTTPPort, now.TLS.HTTPPort)
 	return names
 }
 
@@ -242,6 +245,10 @@ func (s *service) listen() error {
 			return fmt.Errorf("[server] listen: %w", err)
 		}
 		s.listeners = append(s.listeners, l)
+	}
+	if err := s.listenPlain(); err != nil {
+		s.closeListeners()
+		return err
 	}
 	if s.admin == nil {
 		return nil
@@ -256,9 +263,10 @@ func (s *service) listen() error {
 }
 
 func (s *service) closeListeners() {
-	for _, l := range s.listeners {
+	for _, l := range append(s.listeners, s.plainListen...) {
 		_ = l.Close()
 	}
+	s.closeTLS()
 }
 
 // listen opens host:port or unix:/path. A socket file that nobody listens on
@@ -280,11 +288,19 @@ func listen(address string) (net.Listener, error) {
 	return net.Listen("unix", path)
 }
 
+// addressOf is where l listens, as the configuration writes it.
+func addressOf(l net.Listener) string {
+	if l.Addr().Network() == "unix" {
+		return "unix:" + l.Addr().String()
+	}
+	return l.Addr().String()
+}
+
 // serve begins to answer. The channel gets the error of a listener that fails.
 func (s *service) serve() <-chan error {
-	failed := make(chan error, len(s.listeners)+1)
+	failed := make(chan error, len(s.listeners)+len(s.plainListen)+1)
 	start := func(what string, server *http.Server, l net.Listener, secure bool) {
-		s.log.Info("listening", "for", what, "address", l.Addr().String(), "tls", secure)
+		s.log.Info("listening", "for", what, "address", addressOf(l), "tls", secure)
 		go func() {
 			var err error
 			if secure {
@@ -293,12 +309,18 @@ func (s *service) serve() <-chan error {
 				err = server.Serve(l)
 			}
 			if !errors.Is(err, http.ErrServerClosed) {
-				failed <- fmt.Errorf("listener %s: %w", l.Addr(), err)
+				failed <- fmt.Errorf("listener %s: %w", addressOf(l), err)
 			}
 		}()
 	}
 	for _, l := range s.listeners {
 		start("clients", s.server.Server, l, s.server.TLSConfig != nil)
+	}
+	for _, l := range s.plainListen {
+		start("plain HTTP", s.plainServer, l, false)
+	}
+	if s.tls != nil {
+		s.tls.Start(s.listeners, s.plainListen)
 	}
 	if s.started.Server.StateFile != "" {
 		s.saver.Go(func() { s.saveState(s.stopSaving) })
@@ -332,6 +354,7 @@ func (s *service) drain(ctx context.Context) {
 	if s.admin != nil {
 		s.admin.SetReady(false)
 	}
+	s.closeTLS()
 	finished := make(chan struct{})
 	go func() {
 		defer close(finished)

@@ -14,11 +14,15 @@ func newVersionCommand() *cobra.Command {
 		Short: "Print the version, the commit and the Go version it was built with",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "shapeproxy %s %s %s/%s\n",
-				versionString(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), versionLine())
 			return err
 		},
 	}
+}
+
+// versionLine is what the command and the flag --version print.
+func versionLine() string {
+	return fmt.Sprintf("shapeproxy %s %s %s/%s", versionString(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
 
 // versionString is the module's version, or what the build knows of its commit:

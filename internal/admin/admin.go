@@ -6,6 +6,7 @@ package admin
 import (
 	"log/slog"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -31,6 +32,9 @@ type Options struct {
 	// Reload loads the configuration as SIGHUP does. With problems, everything
 	// is as it was. Each is one line. Two calls at a time must be safe.
 	Reload func() (problems, warnings []string)
+	// Uncertified names the domains whose certificates are yet to come; nil: none
+	// are obtained. The proxy is not ready while there are such.
+	Uncertified func() []string
 
 	Log *slog.Logger // nil means slog.Default
 }
@@ -140,9 +144,24 @@ func (a *Admin) healthz(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (a *Admin) readyz(w http.ResponseWriter, _ *http.Request) {
-	if !a.ready.Load() {
-		writeText(w, http.StatusServiceUnavailable, "starting or draining\n")
+	why := a.unready()
+	if why == "" {
+		writeText(w, http.StatusOK, "ok\n")
 		return
 	}
-	writeText(w, http.StatusOK, "ok\n")
+	writeText(w, http.StatusServiceUnavailable, why+"\n")
+}
+
+// unready says why the proxy does not take requests, or not all; "" if it does.
+func (a *Admin) unready() string {
+	if !a.ready.Load() {
+		return "starting or draining"
+	}
+	if a.opts.Uncertified == nil {
+		return ""
+	}
+	if domains := a.opts.Uncertified(); len(domains) > 0 {
+		return "no certificate yet for " + strings.Join(domains, ", ")
+	}
+	return ""
 }

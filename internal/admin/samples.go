@@ -86,7 +86,7 @@ func (a *Admin) tick(now time.Time) {
 	statuses, upstreams := a.opts.Limits(), a.opts.Upstreams()
 	next := snapshot{
 		Time:      now.UnixMilli(),
-		Ready:     a.ready.Load(),
+		Ready:     a.unready() == "",
 		Limits:    make([]liveLimit, len(statuses)),
 		Upstreams: make([]liveUpstream, len(upstreams)),
 	}

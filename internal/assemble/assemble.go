@@ -3,6 +3,7 @@
 package assemble
 
 import (
+	"crypto/tls"
 	"log/slog"
 	"net/netip"
 	"sync"
@@ -20,6 +21,8 @@ import (
 // that was applied last. Its methods are safe for concurrent use.
 type System struct {
 	Proxy *proxy.Proxy
+	// Misdirected is every Site's; it must be set before the first Apply.
+	Misdirected func(*tls.ConnectionState) bool
 
 	store  *limiter.Memory
 	alarms *shaping.Alarms // nil: timers of the runtime
@@ -102,7 +105,7 @@ func (s *System) Apply(c *config.Config) error {
 	}
 
 	resolver := identity.Resolver{Trusted: c.Server.TrustedProxies, IPv6Prefix: c.Server.IPv6Prefix}
-	site := &proxy.Site{Client: func(remoteAddr string, xff []string) (netip.Addr, bool) {
+	site := &proxy.Site{Misdirected: s.Misdirected, Client: func(remoteAddr string, xff []string) (netip.Addr, bool) {
 		return resolver.Client(remoteAddr, xff)
 	}}
 	for _, d := range c.Server.RateLimitHeaders {

@@ -53,9 +53,27 @@ type Log struct {
 	Access bool
 }
 
-// TLS is the [tls] table; without certificates the listeners speak plain HTTP.
+// TLS is the [tls] table; without certificates and Domains the listeners speak
+// plain HTTP.
 type TLS struct {
 	Certificates []Certificate
+	ClientCA     string // PEM file of those who may sign clients' certificates; empty: none is asked for
+	ClientAuth   string // require, optional; empty without ClientCA
+	HTTPPort     int    // where plain HTTP is redirected and HTTP-01 answered; 0: nowhere
+	ACME         ACME
+}
+
+// On reports whether the listeners speak TLS.
+func (t TLS) On() bool { return len(t.Certificates) > 0 || len(t.ACME.Domains) > 0 }
+
+// ACME is what of [tls] says how certificates are obtained; without Domains
+// there is nothing to obtain.
+type ACME struct {
+	Domains []string // in lower case
+	Email   string   // empty: the account has none
+	CA      string   // URL of the directory; empty: Let's Encrypt
+	CARoot  string   // PEM file with the roots of the directory's own certificate; empty: the system's
+	Storage string   // folder of the account, the certificates and their keys
 }
 
 // A Certificate names the PEM files of one certificate chain and its key.

@@ -146,6 +146,13 @@ func TestEveryField(t *testing.T) {
 	if n := len(c.TLS.Certificates); n != 1 || !strings.HasSuffix(c.TLS.Certificates[0].Cert, "/valid.pem") || !strings.HasSuffix(c.TLS.Certificates[0].Key, "/valid.key") {
 		t.Errorf("certificates: %+v", c.TLS.Certificates)
 	}
+	c.TLS.Certificates = nil
+	if want := (TLS{ClientCA: c.TLS.ClientCA, ClientAuth: "optional", HTTPPort: 8081, ACME: ACME{
+		Domains: []string{"api.example.com", "b.example.com"}, Email: "ops@example.com",
+		CA: "https://acme.example.com/directory", CARoot: c.TLS.ClientCA, Storage: "/var/lib/shapeproxy",
+	}}); !reflect.DeepEqual(c.TLS, want) || !strings.HasSuffix(want.ClientCA, "/valid.pem") {
+		t.Errorf("got  %+v\nwant %+v", c.TLS, want)
+	}
 	upstreams := []Upstream{
 		{
 			Name: "billing", Scheme: "https", Places: []Place{{Address: "Billing.internal:443", Host: "Billing.internal"}}, BasePath: "/v1",
@@ -358,6 +365,41 @@ func TestVariablesAreNotNested(t *testing.T) {
 	}
 	if got := c.Upstreams[0].SetHeaders[0].Value; got != "1${B}2no" {
 		t.Errorf("got %q", got)
+	}
+}
+
+// What [tls] is filled up with.
+func TestTLSDefaults(t *testing.T) {
+	const rest = "upstream.a.url = \"http://127.0.0.1:9\"\nroute = [ { match = \"/\", upstream = \"a\" } ]\nadmin.listen = \"\"\n"
+	home := func(vars map[string]string) func(string) (string, bool) {
+		return func(name string) (string, bool) { v, ok := vars[name]; return v, ok }
+	}
+	const acme = "tls = { domains = [\"api.example.com\"], agree_tos = true }\n"
+	for _, tt := range []struct {
+		vars    map[string]string
+		storage string
+	}{
+		{map[string]string{"HOME": "/home/a"}, "/home/a/.local/share/shapeproxy"},
+		{map[string]string{"HOME": "/home/a", "XDG_DATA_HOME": "/data"}, "/data/shapeproxy"},
+		{map[string]string{"HOME": "/home/a", "XDG_DATA_HOME": "data"}, "/home/a/.local/share/shapeproxy"}, // relative ones do not count
+		{map[string]string{"HOME": ""}, ""},
+	} {
+		c, err := Parse("x.toml", []byte(acme+rest), home(tt.vars))
+		if tt.storage == "" {
+			if err == nil || !strings.Contains(err.Error(), "tls.storage: ") {
+				t.Errorf("%v: %v", tt.vars, err)
+			}
+			continue
+		}
+		if err != nil || c.TLS.ACME.Storage != tt.storage || c.TLS.HTTPPort != 80 || c.TLS.ClientAuth != "" {
+			t.Errorf("%v: %+v, %v", tt.vars, c, err)
+		}
+	}
+
+	dir := files(t)
+	c, err := Parse("x.toml", []byte("tls = { certificates = [ { cert = \"${DIR}/valid.pem\", key = \"${DIR}/valid.key\" } ], client_ca = \"${DIR}/valid.pem\" }\n"+rest), environment(dir))
+	if err != nil || c.TLS.HTTPPort != 0 || c.TLS.ClientAuth != "require" || !c.TLS.On() {
+		t.Errorf("%+v, %v", c, err)
 	}
 }
 

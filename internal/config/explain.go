@@ -37,6 +37,9 @@ func (c *Config) Explain() string {
 		b.WriteByte('\n')
 	}
 	fmt.Fprintf(&b, "listening on %s, with %s\n", strings.Join(c.Server.Listen, ", "), c.TLS.words())
+	for _, line := range c.TLS.explain() {
+		fmt.Fprintf(&b, "  %s\n", line)
+	}
 	fmt.Fprintf(&b, "admin: %s\n", c.Admin.words())
 	if c.Server.StateFile != "" {
 		fmt.Fprintf(&b, "quotas of limits without a queue survive a restart in %s, written each %s and at stop\n", c.Server.StateFile, limiter.FormatDuration(c.Server.StateInterval))
@@ -162,7 +165,7 @@ func (l Limit) counts(ipv6Prefix int) string {
 // without names the requests that have no value of the key; "" if all have one.
 func without(key identity.Key) string {
 	switch parts := key.Parts(); {
-	case !slices.ContainsFunc(parts, func(p identity.Part) bool { return p.Name != "" }):
+	case !slices.ContainsFunc(parts, identity.Part.MayLack):
 		return ""
 	case len(parts) > 1:
 		return "requests that lack one of these"
@@ -182,6 +185,8 @@ func combination(key identity.Key, ipv6Prefix int) string {
 			words[i] = "host asked for"
 		case identity.Route:
 			words[i] = "route"
+		case identity.ClientCert:
+			words[i] = "client certificate"
 		case identity.Header:
 			words[i] = "value of the header " + p.Name
 		case identity.Cookie:
@@ -247,17 +252,6 @@ func (c *Config) explainRoute(r Route) []string {
 		lines = append(lines, "sets "+allOf(names))
 	}
 	return lines
-}
-
-func (t TLS) words() string {
-	switch n := len(t.Certificates); n {
-	case 0:
-		return "plain HTTP"
-	case 1:
-		return "TLS and 1 certificate"
-	default:
-		return fmt.Sprintf("TLS and %d certificates", n)
-	}
 }
 
 func (a Admin) words() string {

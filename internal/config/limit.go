@@ -194,7 +194,7 @@ func (l *Limit) oneFlowEach() bool {
 	if len(flow) == 0 || slices.ContainsFunc(flow, func(p identity.Part) bool { return !slices.Contains(key, p) }) {
 		return false
 	}
-	return l.MissingKey != "shared" || !slices.ContainsFunc(key, func(p identity.Part) bool { return p.Name != "" && !slices.Contains(flow, p) })
+	return l.MissingKey != "shared" || !slices.ContainsFunc(key, func(p identity.Part) bool { return p.MayLack() && !slices.Contains(flow, p) })
 }
 
 func (t *table) deadlineHeader(dst *string) {
@@ -216,7 +216,7 @@ func (t *table) deadlineHeader(dst *string) {
 }
 
 const (
-	keyWords = `"client-ip", "host", "route", "header:NAME", "cookie:NAME", "query:NAME", "path:NAME"`
+	keyWords = `"client-ip", "client-cert", "host", "route", "header:NAME", "cookie:NAME", "query:NAME", "path:NAME"`
 	flowForm = "one of " + keyWords
 )
 

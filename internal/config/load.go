@@ -80,7 +80,7 @@ func (d *decoder) config(root *table) *Config {
 	c.Server = d.server(server)
 	c.Admin = d.admin(admin, c.Server.Listen)
 	c.Log = d.log(root.sub("log", "[log]"))
-	c.TLS = d.tls(root.sub("tls", "[tls]"), root.has("tls"))
+	c.TLS = d.tls(root.sub("tls", "[tls]"), root.has("tls"), c.Server.Listen, c.Admin.Listen)
 	own := c.Server.Listen
 	if c.Admin.Listen != "" {
 		own = append(own[:len(own):len(own)], c.Admin.Listen)
@@ -95,6 +95,7 @@ func (d *decoder) config(root *table) *Config {
 	limits := root.named("limit", "a limit")
 	for _, t := range limits {
 		l := d.limit(t)
+		t.askedFor(&l, c.TLS)
 		c.Limits = append(c.Limits, l)
 		names.limits[t.name()] = &limitTable{t, l}
 	}

@@ -1,8 +1,6 @@
 package config
 
 import (
-	"crypto/tls"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -166,10 +164,18 @@ func (d *decoder) token(t *table, file string) (string, error) {
 	return token, nil
 }
 
-// warnReadable warns of a secret that others on the machine can read.
+// warnReadable warns of a secret that more than its owner can change, or more
+// than its group can read.
 func (d *decoder) warnReadable(path []string, f *os.File) {
-	if info, err := f.Stat(); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o007 != 0 {
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() {
+		return
+	}
+	switch mode := info.Mode().Perm(); {
+	case mode&0o007 != 0:
 		d.warn(path, "everyone on this machine can read the file; run chmod 600 on it")
+	case mode&0o020 != 0:
+		d.warn(path, "the file's group can change it; run chmod 640 on it")
 	}
 }
 
@@ -180,54 +186,6 @@ func (d *decoder) log(t *table) Log {
 	t.flag("access", &l.Access)
 	t.finish()
 	return l
-}
-
-func (d *decoder) tls(t *table, set bool) TLS {
-	var c TLS
-	before := len(d.problems)
-	for _, ct := range t.subs("certificates", "a certificate", `certificates = [ { cert = "a.pem", key = "a.key" } ]`) {
-		var one Certificate
-		keep := func(dst *string) func(string) error {
-			return func(s string) error { *dst = s; return nil }
-		}
-		ct.text("cert", "the path of a PEM file", keep(&one.Cert))
-		ct.text("key", "the path of a PEM file", keep(&one.Key))
-		ct.require("cert", `"FILE.pem"`)
-		ct.require("key", `"FILE.key"`)
-		ct.finish()
-		if one.Cert != "" && one.Key != "" {
-			d.certificate(ct, one)
-		}
-		c.Certificates = append(c.Certificates, one)
-	}
-	t.finish()
-	if set && len(c.Certificates) == 0 && len(d.problems) == before {
-		t.bad("certificates", `there is none, so TLS cannot be spoken; write certificates = [ { cert = "a.pem", key = "a.key" } ], or remove [tls]`)
-	}
-	return c
-}
-
-func (d *decoder) certificate(t *table, c Certificate) {
-	pair, err := tls.LoadX509KeyPair(c.Cert, c.Key)
-	if err != nil {
-		key := "cert"
-		if unread := (*os.PathError)(nil); errors.As(err, &unread) && unread.Path == c.Key {
-			key = "key"
-		}
-		t.bad(key, "cannot be used: %s; name PEM files of a certificate chain and its private key", oneLine(cause(err)))
-		return
-	}
-	switch now := time.Now(); {
-	case pair.Leaf == nil:
-	case now.After(pair.Leaf.NotAfter):
-		d.warn(t.at("cert"), "the certificate expired on %s, so clients will refuse it; renew it", pair.Leaf.NotAfter.UTC().Format(time.DateOnly))
-	case now.Before(pair.Leaf.NotBefore):
-		d.warn(t.at("cert"), "the certificate is not valid before %s, so clients will refuse it until then", pair.Leaf.NotBefore.UTC().Format(time.DateOnly))
-	}
-	if f, err := os.Open(c.Key); err == nil {
-		d.warnReadable(t.at("key"), f)
-		f.Close()
-	}
 }
 
 const listenForm = `an address such as ":8080", "127.0.0.1:8080" or "unix:/run/shapeproxy.sock"`

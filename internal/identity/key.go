@@ -14,13 +14,14 @@ type Kind string
 
 // The kinds of a key's parts. The last four need a name.
 const (
-	ClientIP Kind = "client-ip" // the client's address, IPv6 by prefix
-	Host     Kind = "host"      // the request's host, without port and trailing dot, in lower case
-	Route    Kind = "route"     // the route's match
-	Header   Kind = "header"    // a request header, the first of several lines
-	Cookie   Kind = "cookie"    // the first cookie of that name, its value as it came
-	Query    Kind = "query"     // the first query parameter of that name, decoded
-	Path     Kind = "path"      // a wildcard of the route's pattern
+	ClientIP   Kind = "client-ip"   // the client's address, IPv6 by prefix
+	ClientCert Kind = "client-cert" // whom the client's verified certificate is for
+	Host       Kind = "host"        // the request's host, without port and trailing dot, in lower case
+	Route      Kind = "route"       // the route's match
+	Header     Kind = "header"      // a request header, the first of several lines
+	Cookie     Kind = "cookie"      // the first cookie of that name, its value as it came
+	Query      Kind = "query"       // the first query parameter of that name, decoded
+	Path       Kind = "path"        // a wildcard of the route's pattern
 )
 
 const globalWord = "global"
@@ -32,6 +33,10 @@ type Part struct {
 	Kind Kind
 	Name string // of a header (in canonical form), cookie, parameter or wildcard
 }
+
+// MayLack reports whether there can be requests without a value of the part,
+// which missing_key is for.
+func (p Part) MayLack() bool { return p.Kind.named() || p.Kind == ClientCert }
 
 // String is the part as it is written in the configuration.
 func (p Part) String() string {
@@ -64,7 +69,7 @@ func (k Key) String() string {
 	return strings.Join(words, ", ")
 }
 
-// ParseKey reads the words of a key: global, client-ip, host, route,
+// ParseKey reads the words of a key: global, client-ip, client-cert, host, route,
 // header:NAME, cookie:NAME, query:NAME and path:NAME, of which all but global
 // may stand together.
 func ParseKey(words []string) (Key, error) {
@@ -95,7 +100,7 @@ func parsePart(word string) (Part, error) {
 	kindWord, name, hasName := strings.Cut(word, ":")
 	kind := Kind(kindWord)
 	switch kind {
-	case ClientIP, Host, Route:
+	case ClientIP, ClientCert, Host, Route:
 		if hasName {
 			return Part{}, fmt.Errorf("%q takes no name; write %q", word, kindWord)
 		}
@@ -109,7 +114,7 @@ func parsePart(word string) (Part, error) {
 	meant, ok := aliases[strings.Map(letters, kindWord)]
 	switch {
 	case !ok:
-		return Part{}, fmt.Errorf("%q is not a key; write global, client-ip, host, route, header:NAME, cookie:NAME, query:NAME, path:NAME or a list of these", word)
+		return Part{}, fmt.Errorf("%q is not a key; write global, client-ip, client-cert, host, route, header:NAME, cookie:NAME, query:NAME, path:NAME or a list of these", word)
 	case meant.named() && hasName:
 		return Part{}, fmt.Errorf("%q is not a key; did you mean %q?", word, string(meant)+":"+name)
 	case meant.named():
@@ -159,6 +164,8 @@ var aliases = map[string]Kind{
 	"clientip": ClientIP, "client": ClientIP, "ip": ClientIP, "clientaddress": ClientIP, "clientaddr": ClientIP,
 	"remoteaddr": ClientIP, "remoteip": ClientIP, "remotehost": ClientIP, "address": ClientIP, "addr": ClientIP, "sourceip": ClientIP,
 	"binaryremoteaddr": ClientIP, "xforwardedfor": ClientIP,
+	"clientcert": ClientCert, "clientcertificate": ClientCert, "certificate": ClientCert, "cert": ClientCert, "mtls": ClientCert,
+	"sslclientsdn": ClientCert, "tlsclientsubject": ClientCert,
 	"hostname": Host, "hosts": Host, "domain": Host, "host": Host,
 	"routes": Route, "route": Route,
 	"headers": Header, "header": Header, "http": Header,

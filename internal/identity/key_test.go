@@ -55,7 +55,7 @@ func TestParseKeyErrors(t *testing.T) {
 		{"Header", `did you mean "header:NAME"?`},
 		{"param:user", `did you mean "query:user"?`},
 		{"hostname", `did you mean "host"?`},
-		{"user", "write global, client-ip, host, route, header:NAME, cookie:NAME, query:NAME, path:NAME or a list of these"},
+		{"user", "write global, client-ip, client-cert, host, route, header:NAME, cookie:NAME, query:NAME, path:NAME or a list of these"},
 		{" client-ip", `did you mean "client-ip"?`},
 		{"global|host", "cannot stand in a list"},
 		{"host|global", "cannot stand in a list"},

@@ -68,6 +68,8 @@ func (p Part) of(s Source) (string, error) {
 	switch p.Kind {
 	case ClientIP:
 		return clientValue(s.Client, s.IPv6Prefix), nil
+	case ClientCert:
+		return certValue(s.Request.TLS), nil
 	case Host:
 		return NormalHost(s.Host), nil
 	case Route:

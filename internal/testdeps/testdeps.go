@@ -16,6 +16,7 @@ var Programs = []struct{ Name, Purpose string }{
 	{"redis-server", "limits that several proxies share"},
 	{"redis-cli", "the same on a Redis cluster"},
 	{"chromium", "the live page in a real browser"},
+	{"pebble", "certificates from a real ACME server"},
 }
 
 // Look returns the path of the program. Debian keeps servers in /usr/sbin,
