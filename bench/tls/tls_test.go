@@ -128,7 +128,8 @@ func (f *front) get(t *testing.T, roots *x509.CertPool) (*x509.Certificate, *tls
 }
 
 // Each challenge by itself obtains a certificate, though half of what is sent to
-// the CA is turned away for its nonce. What is there is not ordered again.
+// the CA is turned away for its nonce. What is there is not ordered again, and
+// the OCSP responder not asked again.
 func TestChallenges(t *testing.T) {
 	for _, challenge := range []string{"http-01", "tls-alpn-01"} {
 		t.Run(challenge, func(t *testing.T) {
@@ -138,10 +139,14 @@ func TestChallenges(t *testing.T) {
 			if challenge == "http-01" {
 				c.tlsPort = port(freeAddrs(t, 1)[0]) // where nobody answers
 			}
+			ocsp := newResponder(t)
+			c.ocsp = ocsp.url()
 			c.start(t)
+			ocsp.start(t, c)
 			f.start(t)
 			f.until(t, "a certificate", f.ready)
-			cert, _ := f.get(t, c.issuer(t))
+			cert, state := f.get(t, c.issuer(t))
+			ocsp.checkStaple(t, cert, state.OCSPResponse)
 			if challenge == "http-01" {
 				checkPlain(t, f)
 			}
@@ -151,8 +156,13 @@ func TestChallenges(t *testing.T) {
 			f.stop(t)
 			f.start(t)
 			f.until(t, "the stored certificate", f.ready)
-			if again, _ := f.get(t, c.issuer(t)); !again.Equal(cert) {
+			again, state := f.get(t, c.issuer(t))
+			if !again.Equal(cert) {
 				t.Error("another certificate after the restart")
+			}
+			ocsp.checkStaple(t, cert, state.OCSPResponse)
+			if n := ocsp.asked.Load(); n != 1 {
+				t.Errorf("the OCSP responder was asked %d times, though its answer is kept", n)
 			}
 			if now := c.ordered(); now != ordered {
 				t.Errorf("%d orders, %d after the restart", ordered, now)

@@ -15,6 +15,7 @@ func TestRunStatusAndStreams(t *testing.T) {
 		stderr string // begins with
 	}{
 		{"version", exitOK, "shapeproxy ", ""},
+		{"--version", exitOK, "shapeproxy ", ""},
 		{"", exitOK, "A reverse proxy", ""},
 		{"--help", exitOK, "A reverse proxy", ""},
 		{"help version", exitOK, "Print the version", ""},

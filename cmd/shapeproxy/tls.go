@@ -32,10 +32,9 @@ func (s *service) newTLS(c *config.Config) (err error) {
 // newPlainServer answers each connection once: who stays is somebody who could
 // have followed the redirect.
 func newPlainServer(h http.Handler, c config.Server, log *slog.Logger) *http.Server {
-	const atMost = 10 * time.Second
 	server := &http.Server{
 		Handler: h, DisableGeneralOptionsHandler: true,
-		ReadHeaderTimeout: c.ReadHeaderTimeout, ReadTimeout: c.ReadHeaderTimeout + atMost, WriteTimeout: atMost,
+		ReadHeaderTimeout: c.ReadHeaderTimeout, ReadTimeout: c.ReadHeaderTimeout, WriteTimeout: 10 * time.Second,
 		MaxHeaderBytes: c.MaxHeaderBytes,
 		ErrorLog:       slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
