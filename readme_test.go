@@ -70,8 +70,12 @@ func TestReadmeIsComplete(t *testing.T) {
 	}
 
 	m := metrics.New(metrics.Options{
-		Limits:    func() []limiter.Status { return []limiter.Status{{Name: "l", Queue: 1}} },
-		Upstreams: func() []proxy.UpstreamStatus { return []proxy.UpstreamStatus{{Name: "u"}} },
+		Limits: func() []limiter.Status { return []limiter.Status{{Name: "l", Queue: 1}} },
+		Upstreams: func() []proxy.UpstreamStatus {
+			return []proxy.UpstreamStatus{{
+				Name: "u", Guarded: true, Addresses: []proxy.AddressStatus{{Address: "a:80"}}, Refused: []proxy.Refusals{{Reason: "r"}},
+			}}
+		},
 	})
 	m.Configure([]string{"/"}, []limiter.Status{{Name: "l", Queue: 1}}, []string{"u"})
 	m.Reloaded(true)
@@ -84,7 +88,7 @@ func TestReadmeIsComplete(t *testing.T) {
 
 	for _, r := range []limiter.Reason{
 		limiter.ReasonLimit, limiter.ReasonQueueFull, limiter.ReasonMaxWait,
-		limiter.ReasonMissingKey, limiter.ReasonPaused, limiter.ReasonShutdown, limiter.ReasonClientGone,
+		limiter.ReasonMissingKey, limiter.ReasonPaused, limiter.ReasonShutdown, limiter.ReasonClientGone, proxy.ReasonUnhealthy, proxy.ReasonBreakerOpen,
 	} {
 		wanted["reason"] = append(wanted["reason"], string(r))
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -20,6 +21,18 @@ type address struct {
 	tls       *tls.Config // nil unless the scheme is https
 	transport transport
 	inFlight  atomic.Int64
+
+	mu      sync.Mutex // guards what follows
+	health  health
+	breaker *breaker // nil: none
+}
+
+// name is what metrics and logs call it.
+func (a *address) name() string {
+	if a.network == "unix" {
+		return "unix:" + a.target
+	}
+	return a.target
 }
 
 // A transport carries requests to one address, over connections made by the
@@ -44,6 +57,11 @@ type connectError struct{ error }
 
 func (e *connectError) Unwrap() error { return e.error }
 
+func isConnectError(err error) bool {
+	var e *connectError
+	return errors.As(err, &e)
+}
+
 func (u *Upstream) newAddress(p Place) *address {
 	a := &address{up: u, host: p.Host, network: "tcp", target: p.Address}
 	if p.UnixSocket != "" {
@@ -62,6 +80,9 @@ func (u *Upstream) newAddress(p Place) *address {
 		if a.tls.ServerName == "" {
 			a.tls.ServerName = stripPort(a.host)
 		}
+	}
+	if u.opts.Breaker != nil {
+		a.breaker = &breaker{policy: u.opts.Breaker}
 	}
 	a.transport = newSender(a)
 	return a
@@ -82,6 +103,9 @@ var errHandshakeTimeout = errors.New("TLS handshake timeout")
 func (a *address) connect(ctx context.Context) (net.Conn, error) {
 	conn, err := a.reach(ctx)
 	if err != nil {
+		if ctx.Err() == nil {
+			a.failed(err)
+		}
 		return nil, &connectError{err}
 	}
 	return conn, nil

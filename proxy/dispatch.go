@@ -15,8 +15,11 @@ import (
 type dispatch struct {
 	up   *Upstream
 	body *clientBody // nil: the request has none
-	at   *address    // where it went
 	cut  context.CancelCauseFunc
+
+	at   *address // where it went, and is in flight until done
+	pass pass     // of the address's breaker
+	told bool     // what came of it
 }
 
 // deadConns bounds how many dead kept connections one request goes through. A
@@ -29,22 +32,23 @@ const maxInterim = 10
 
 var errInterim = errors.New("the upstream gives interim answers without end")
 
-// RoundTrip implements http.RoundTripper. Where it went counts as in flight
-// until done.
+// RoundTrip implements http.RoundTripper. Its error is an *unavailableError if
+// the upstream takes no requests now.
 func (d *dispatch) RoundTrip(req *http.Request) (*http.Response, error) {
 	boundInterim(req)
 	all, err := d.up.current(req.Context())
 	if err != nil {
 		return nil, err
 	}
-	d.at = d.up.take(all, nil)
+	if err := d.goTo(req.Context(), all, nil); err != nil {
+		return nil, err
+	}
 	body := req.Body
 	var failed []*address
 	for dead := 0; ; {
-		a := d.at
-		req.URL.Host = a.host
+		req.URL.Host = d.at.host
 		if d.up.opts.SendHost == "upstream" {
-			req.Host = a.host
+			req.Host = d.at.host
 		}
 		req.Body = nil
 		var sent *attempt
@@ -52,36 +56,65 @@ func (d *dispatch) RoundTrip(req *http.Request) (*http.Response, error) {
 			sent = &attempt{body: body}
 			req.Body = sent
 		}
-		res, err := a.transport.RoundTrip(req)
-		var unsent *unsentError
+		res, err := d.at.transport.RoundTrip(req)
 		if err == nil {
 			d.watch(res)
 			return res, nil
 		}
+		var unsent *unsentError
 		if !errors.As(err, &unsent) || req.Context().Err() != nil {
 			return nil, err
 		}
-		if dead++; !unsent.kept || dead > deadConns {
-			failed = append(failed, a)
-			next := d.up.take(all, failed)
-			if next == nil {
-				return nil, err
-			}
-			d.done()
-			d.at = next
-		}
 		if sent != nil && !(sent.stop() && d.body.rewind()) {
+			return nil, err
+		}
+		if dead++; unsent.kept && dead <= deadConns {
+			continue
+		}
+		failed = append(failed, d.at)
+		d.failed(err)
+		d.done()
+		if d.goTo(req.Context(), all, failed) != nil {
 			return nil, err
 		}
 	}
 }
 
-// done ends the request.
-func (d *dispatch) done() {
-	if d.at != nil {
-		d.at.inFlight.Add(-1)
-		d.at = nil
+// goTo chooses the address, of all, where the request goes.
+func (d *dispatch) goTo(ctx context.Context, all, failed []*address) (err error) {
+	d.at, d.pass, err = d.up.take(all, failed)
+	if err != nil && d.up.revive(ctx, all, failed) {
+		d.at, d.pass, err = d.up.take(all, failed)
 	}
+	d.told = false
+	return err
+}
+
+// answered tells the address that it answered.
+func (d *dispatch) answered(status int) {
+	d.told = true
+	d.at.answered(d.pass, status)
+}
+
+// failed tells the address that it did not, and is to blame.
+func (d *dispatch) failed(err error) {
+	if d.at == nil || d.told {
+		return
+	}
+	d.told = true
+	d.at.lost(d.pass, err)
+}
+
+// done ends the request. Whoever was not told by then is not to blame.
+func (d *dispatch) done() {
+	if d.at == nil {
+		return
+	}
+	if !d.told {
+		d.at.forgo(d.pass)
+	}
+	d.at.inFlight.Add(-1)
+	d.at = nil
 }
 
 // boundInterim lets a request have so many interim answers and no more. The

@@ -37,6 +37,7 @@ func (x *exchange) forward() {
 	up.inFlight.Add(1)
 	defer up.inFlight.Add(-1)
 	to := dispatch{up: up, body: x.body, cut: cut}
+	x.dispatch = &to
 	defer to.done()
 	reverse := httputil.ReverseProxy{
 		Rewrite: func(pr *httputil.ProxyRequest) {
@@ -62,6 +63,7 @@ func (x *exchange) answered(res *http.Response) error {
 		return errStatus // "000" and "099" are three digits, and so pass net/http
 	}
 	x.event.UpstreamStatus = res.StatusCode
+	x.dispatch.answered(res.StatusCode)
 	if len(res.Trailer) > 0 && x.r.Method != http.MethodHead {
 		// HTTP/2 has trailers beside a length; HTTP/1.1 behind chunks only.
 		res.Header.Del("Content-Length")
@@ -77,6 +79,7 @@ func (x *exchange) failed(_ http.ResponseWriter, _ *http.Request, err error) {
 	if x.event.UpstreamStatus == 0 {
 		x.event.UpstreamDuration = time.Since(x.event.Departed)
 	}
+	var unavailable *unavailableError
 	switch fault := x.body.fault(); {
 	case tooLarge(fault):
 		x.fail(http.StatusRequestEntityTooLarge, "http_request_error", "the body is larger than this route takes")
@@ -84,7 +87,11 @@ func (x *exchange) failed(_ http.ResponseWriter, _ *http.Request, err error) {
 		x.abandon()
 	case fault != nil:
 		x.fail(http.StatusBadRequest, "http_request_error", "the body is broken or stops before its end")
+	case errors.As(err, &unavailable):
+		x.event.Upstream, x.event.Departed, x.event.UpstreamDuration = "", time.Time{}, 0 // it never left
+		x.unavailable(unavailable)
 	default:
+		x.dispatch.failed(err)
 		f := explain(err, x.timedOut())
 		x.event.UpstreamStatus = UpstreamError
 		x.proxy.log.Warn("no answer from upstream", "upstream", x.event.Upstream, "route", x.event.Route,

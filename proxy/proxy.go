@@ -86,6 +86,8 @@ type exchange struct {
 	event  Event
 	timed  context.Context // the request's, which the timeouts of the route and of the answer's body end
 
+	dispatch *dispatch // once it is forwarded
+
 	peerTrusted bool
 	upgrade     bool    // it asks to become a WebSocket
 	before      *parked // it comes back from the lot
@@ -171,6 +173,11 @@ func (x *exchange) serve() {
 			return
 		}
 		x.body.ReadCloser = http.MaxBytesReader(x.w.ResponseWriter, x.body.ReadCloser, most)
+	}
+	if refusal := x.route.Upstream.refuses(); refusal != nil && x.before == nil {
+		x.look(found) // no turn is spent on it
+		x.unavailable(refusal)
+		return
 	}
 	// However it ends, a panic included, what it holds is given back.
 	defer func() { x.permit.Release() }()

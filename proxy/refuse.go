@@ -34,6 +34,23 @@ func (x *exchange) fail(status int, kind, detail string) {
 	x.write(problem{Type: "about:blank", Title: http.StatusText(status), Status: status, Detail: detail}, grpcStatus(status))
 }
 
+// unavailable answers for an upstream that takes no requests now.
+func (x *exchange) unavailable(e *unavailableError) {
+	x.route.Upstream.countRefusal(e.reason)
+	x.event.Error, x.event.Reason = "destination_unavailable", e.reason
+	h := x.w.Header()
+	h.Set("Proxy-Status", proxyStatus("destination_unavailable", strings.ReplaceAll(string(e.reason), "_", " ")))
+	detail := e.Error()
+	if e.retryAfter > 0 {
+		h.Set("Retry-After", strconv.FormatInt(Seconds(e.retryAfter), 10))
+		detail = fmt.Sprintf("%s; try again in %d s", detail, Seconds(e.retryAfter))
+	}
+	status := http.StatusServiceUnavailable
+	x.write(problem{
+		Type: "about:blank", Title: http.StatusText(status), Status: status, Detail: detail, Reason: e.reason,
+	}, grpcStatus(status))
+}
+
 // refuse answers for the limit that said no.
 func (x *exchange) refuse(p limiter.Permit) {
 	x.event.Reason, x.event.Policy = p.Reason, p.Policy

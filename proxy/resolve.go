@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 )
@@ -94,6 +95,13 @@ func (u *Upstream) current(ctx context.Context) ([]*address, error) {
 	return all, nil
 }
 
+// known are the addresses as they were found last.
+func (u *Upstream) known() []*address {
+	u.resolved.mu.Lock()
+	defer u.resolved.mu.Unlock()
+	return u.resolved.all
+}
+
 // resolve asks for every name once.
 func (u *Upstream) resolve(round chan struct{}) {
 	r := u.resolved
@@ -142,6 +150,9 @@ func (u *Upstream) resolveOne(ctx context.Context, s *spot) {
 	}
 	for i := range found {
 		found[i] = found[i].Unmap()
+	}
+	if !slices.ContainsFunc(s.addresses, (*address).in) {
+		s.known = false
 	}
 	found = u.oneFamily(ctx, s, found)
 	if len(found) > maxResolved {

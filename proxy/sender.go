@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"context"
-	"errors"
 	"net"
 	"net/http"
 	"net/http/httptrace"
@@ -68,9 +67,8 @@ func (s sender) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err == nil {
 		return res, nil
 	}
-	var connecting *connectError
 	switch {
-	case errors.As(err, &connecting):
+	case isConnectError(err):
 		err = &unsentError{error: err}
 	case conn != nil && conn.writes.Load() == before:
 		err = &unsentError{error: err, kept: reused}

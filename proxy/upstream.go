@@ -3,8 +3,8 @@ package proxy
 import (
 	"context"
 	"crypto/tls"
+	"log/slog"
 	"net"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,13 +12,18 @@ import (
 
 // An Upstream is a server that requests are forwarded to, at one address or
 // several, with the connections kept to each. It is safe for concurrent use;
-// Close gives its idle connections back.
+// Start begins its health checks, and Close ends them and gives its idle
+// connections back.
 type Upstream struct {
 	opts UpstreamOptions
 	// dial makes every connection; tests put networks of their own here.
 	dial     func(ctx context.Context, network, address string) (net.Conn, error)
 	resolved *resolution
 	inFlight atomic.Int64
+
+	checking sync.WaitGroup
+	stop     context.CancelFunc // of the checks; nil unless they run
+	refused  [len(refusals)]atomic.Uint64
 
 	taking sync.Mutex // held while the least in flight is found, so that no two find the same
 	turn   int        // rotates among addresses with equally much in flight
@@ -50,6 +55,10 @@ type UpstreamOptions struct {
 	// TLS has RootCAs, client certificates and a ServerName other than the
 	// Host for https; nil: the system's, and none. It must not change.
 	TLS *tls.Config
+
+	Health  HealthPolicy
+	Breaker *BreakerPolicy // of each address; nil: none
+	Log     *slog.Logger   // told when an address goes out or comes in; nil: nobody
 }
 
 // A Place is where an Upstream can be reached.
@@ -61,6 +70,9 @@ type Place struct {
 
 // NewUpstream returns an Upstream. It dials nothing yet.
 func NewUpstream(o UpstreamOptions) *Upstream {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
 	dialer := &net.Dialer{KeepAlive: 30 * time.Second, Resolver: o.Resolver}
 	u := &Upstream{opts: o, dial: dialer.DialContext}
 	u.resolved = u.newResolution()
@@ -70,16 +82,14 @@ func NewUpstream(o UpstreamOptions) *Upstream {
 // Options are those that u was made with.
 func (u *Upstream) Options() UpstreamOptions { return u.opts }
 
-// Status is u as it stands now.
-func (u *Upstream) Status() UpstreamStatus {
-	return UpstreamStatus{Name: u.opts.Name, InFlight: u.inFlight.Load()}
-}
-
-// Close closes the connections that no request uses.
+// Close ends the health checks and closes the connections that no request uses.
+// Requests that are still to come are served all the same.
 func (u *Upstream) Close() {
-	u.resolved.mu.Lock()
-	defer u.resolved.mu.Unlock()
-	for _, a := range u.resolved.all {
+	if u.stop != nil {
+		u.stop()
+		u.checking.Wait()
+	}
+	for _, a := range u.known() {
 		a.transport.CloseIdleConnections()
 	}
 }
@@ -90,29 +100,4 @@ func (u *Upstream) scheme() string {
 		return "https"
 	}
 	return "http"
-}
-
-// take returns the one of all addresses with the least in flight that is not in
-// failed, with one more in flight there, or nil. Ties go round.
-func (u *Upstream) take(all, failed []*address) *address {
-	if len(all) == 1 && len(failed) == 0 {
-		a := all[0]
-		a.inFlight.Add(1)
-		return a
-	}
-	u.taking.Lock()
-	defer u.taking.Unlock()
-	u.turn++
-	var best *address
-	var least int64
-	for i := range all {
-		a := all[(u.turn+i)%len(all)]
-		if n := a.inFlight.Load(); (best == nil || n < least) && !slices.Contains(failed, a) {
-			best, least = a, n
-		}
-	}
-	if best != nil {
-		best.inFlight.Add(1)
-	}
-	return best
 }

@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -25,6 +26,7 @@ type System struct {
 	Misdirected func(*tls.ConnectionState) bool
 
 	store  *limiter.Memory
+	log    *slog.Logger
 	alarms *shaping.Alarms // nil: timers of the runtime
 	state  stateFile
 	apply  sync.Mutex // held while a configuration is applied
@@ -64,7 +66,7 @@ type limit struct {
 
 // New returns a System that serves nothing yet. It must be closed.
 func New(observe proxy.Observer, log *slog.Logger) *System {
-	s := &System{Proxy: proxy.New(observe, log), store: limiter.NewMemory()}
+	s := &System{Proxy: proxy.New(observe, log), log: log, store: limiter.NewMemory()}
 	s.now.Store(&generation{})
 	return s
 }
@@ -96,7 +98,7 @@ func (s *System) Apply(c *config.Config) error {
 
 	upstreams := make(map[string]*upstream, len(c.Upstreams))
 	for _, conf := range c.Upstreams {
-		u, err := newUpstream(conf, old)
+		u, err := newUpstream(conf, old, s.log)
 		if err != nil {
 			return err
 		}
@@ -131,6 +133,11 @@ func (s *System) Apply(c *config.Config) error {
 	}
 	s.now.Store(next)
 	s.Proxy.Serve(site)
+	for _, u := range next.upstreams {
+		if !slices.ContainsFunc(old.upstreams, func(before *upstream) bool { return before.Upstream == u.Upstream }) {
+			u.Start()
+		}
+	}
 	for _, u := range old.upstreams {
 		if now := upstreams[u.conf.Name]; now == nil || now.Upstream != u.Upstream {
 			u.Close()

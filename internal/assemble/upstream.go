@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"log/slog"
 	"reflect"
 
 	"github.com/shapeproxy/shapeproxy/internal/config"
@@ -13,7 +14,7 @@ import (
 // newUpstream makes an upstream of its table, or takes the connections of the
 // old one over where it would be the same. What its files hold is a part of the
 // table, so a new certificate makes a new upstream.
-func newUpstream(c config.Upstream, old *generation) (*upstream, error) {
+func newUpstream(c config.Upstream, old *generation, log *slog.Logger) (*upstream, error) {
 	for _, u := range old.upstreams {
 		if sameUpstream(u.conf, c) {
 			return &upstream{u.Upstream, c}, nil
@@ -28,6 +29,13 @@ func newUpstream(c config.Upstream, old *generation) (*upstream, error) {
 		ResolveInterval: c.ResolveInterval, DialTimeout: c.DialTimeout, TLSHandshakeTimeout: c.TLSHandshakeTimeout,
 		ResponseHeaderTimeout: c.ResponseHeaderTimeout, BodyTimeout: c.BodyTimeout,
 		MaxIdleConns: c.MaxIdleConns, IdleConnTimeout: c.IdleConnTimeout, TLS: secure,
+		Health: proxy.HealthPolicy(c.Health), Log: log,
+	}
+	if b := c.Breaker; b != nil {
+		o.Breaker = &proxy.BreakerPolicy{
+			FailureRatio: b.FailureRatio, Window: b.Window, MinRequests: int64(b.MinRequests), OpenFor: b.OpenFor,
+			Probes: b.Probes, Statuses: b.Statuses,
+		}
 	}
 	for _, p := range c.Places {
 		o.Places = append(o.Places, proxy.Place(p))

@@ -95,7 +95,9 @@ type Upstream struct {
 	ResponseHeaderTimeout time.Duration
 	BodyTimeout           time.Duration
 	TLS                   UpstreamTLS
-	MaxIdleConns          int // of each address
+	Health                Health
+	Breaker               *Breaker // nil: none
+	MaxIdleConns          int      // of each address
 	IdleConnTimeout       time.Duration
 	SetHeaders            []Header // in order of name; values may be secret
 }

@@ -99,6 +99,7 @@ func TestDefaults(t *testing.T) {
 			ResponseHeaderTimeout: time.Minute,
 			MaxIdleConns:          256,
 			IdleConnTimeout:       90 * time.Second,
+			Health:                Health{MaxFails: 3, FailTimeout: 10 * time.Second, Interval: 5 * time.Second, Timeout: 2 * time.Second, Fails: 3, Passes: 2},
 		}},
 		Routes: []Route{{Match: "/", Pattern: "/", Upstream: "app", Priority: "normal"}},
 	}
@@ -157,6 +158,8 @@ func TestEveryField(t *testing.T) {
 		{
 			Name: "billing", Scheme: "https", Places: []Place{{Address: "Billing.internal:443", Host: "Billing.internal"}}, BasePath: "/v1",
 			ResolveInterval: time.Minute, TLSHandshakeTimeout: 2 * time.Second, BodyTimeout: time.Hour, TLS: UpstreamTLS{ServerName: "billing.example.com"},
+			Health:   Health{MaxFails: 1, FailTimeout: time.Minute, Path: "/up?x", Interval: time.Second, Timeout: 500 * time.Millisecond, Fails: 2, Passes: 1},
+			Breaker:  &Breaker{FailureRatio: 0.2, Window: 30 * time.Second, MinRequests: 5, OpenFor: time.Minute, Probes: 1, Statuses: []int{503}},
 			SendHost: "client", DialTimeout: time.Second, ResponseHeaderTimeout: 2 * time.Minute, MaxIdleConns: 16, IdleConnTimeout: 30 * time.Second,
 			SetHeaders: []Header{{"Authorization", "Bearer k"}, {"X-Via", "shapeproxy"}},
 		},
@@ -426,7 +429,7 @@ server.zzzzz = 1
 admin.zzzzz = 1
 log.zzzzz = 1
 tls = { zzzzz = 1, certificates = [ { zzzzz = 1 } ] }
-upstream.u = { zzzzz = 1, tls = { zzzzz = 1 } }
+upstream.u = { zzzzz = 1, tls = { zzzzz = 1 }, health = { zzzzz = 1 }, breaker = { zzzzz = 1 } }
 limit.l = { zzzzz = 1 }
 route = [ { zzzzz = 1 } ]
 `), environment(""))
@@ -434,8 +437,8 @@ route = [ { zzzzz = 1 } ]
 	for _, m := range regexp.MustCompile(`unknown key; (.+) takes (.+)`).FindAllStringSubmatch(err.Error(), -1) {
 		fields[m[1]] = strings.Split(strings.ReplaceAll(m[2], " and ", ", "), ", ")
 	}
-	if len(fields) != 9 {
-		t.Fatalf("%d tables, want 9: %v", len(fields), fields)
+	if len(fields) != 11 {
+		t.Fatalf("%d tables, want 11: %v", len(fields), fields)
 	}
 	return fields
 }

@@ -226,6 +226,12 @@ func (c *Config) explainRoute(r Route) []string {
 	if len(at) > 1 {
 		lines[0] += ", each to the address with the least in flight"
 	}
+	if h := u.Health; h.Path != "" {
+		lines = append(lines, fmt.Sprintf("asks each address for its health each %s; out after %d failures in a row, back after %d that pass", limiter.FormatDuration(h.Interval), h.Fails, h.Passes))
+	}
+	if b := u.Breaker; b != nil {
+		lines = append(lines, fmt.Sprintf("leaves an address alone for %s when %g%% of at least %s in %s failed", limiter.FormatDuration(b.OpenFor), 100*b.FailureRatio, requests(int64(b.MinRequests)), limiter.FormatDuration(b.Window)))
+	}
 	if len(r.Limits) > 0 {
 		lines[1] = "limited by " + allOf(r.Limits)
 	}

@@ -23,6 +23,7 @@ func defaultUpstream(name string) Upstream {
 		BodyTimeout:           5 * time.Minute,
 		MaxIdleConns:          256,
 		IdleConnTimeout:       90 * time.Second,
+		Health:                defaultHealth(),
 	}
 }
 
@@ -44,6 +45,8 @@ func (d *decoder) upstream(t *table, own []string) Upstream {
 	t.duration("idle_conn_timeout", &u.IdleConnTimeout)
 	u.SetHeaders = d.headers(t.sub("set_headers", "set_headers"))
 	d.upstreamTLS(t, &u)
+	d.health(t, &u)
+	d.breaker(t, &u)
 	t.finish()
 	return u
 }

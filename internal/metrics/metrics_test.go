@@ -60,8 +60,12 @@ func newMetrics(s *standing) *Metrics {
 
 func usual() *standing {
 	return &standing{
-		limits:    []limiter.Status{fragile, perClient},
-		upstreams: []proxy.UpstreamStatus{{Name: "billing", InFlight: 3}},
+		limits: []limiter.Status{fragile, perClient},
+		upstreams: []proxy.UpstreamStatus{{
+			Name: "billing", InFlight: 3, Guarded: true, Breaker: proxy.BreakerHalfOpen,
+			Addresses: []proxy.AddressStatus{{Address: "10.0.0.1:80", Healthy: true, InFlight: 3}, {Address: "unix:/run/app.sock"}},
+			Refused:   []proxy.Refusals{{Reason: proxy.ReasonUnhealthy, Count: 0}, {Reason: proxy.ReasonBreakerOpen, Count: 2}},
+		}},
 	}
 }
 

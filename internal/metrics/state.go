@@ -27,19 +27,26 @@ var (
 		"Keys that the limit forgot for want of room.", []string{"limit"}, nil)
 	upstreamInFlight = prometheus.NewDesc("shapeproxy_upstream_in_flight",
 		"Requests at the upstream whose answers have not ended.", []string{"upstream"}, nil)
+	upstreamHealthy = prometheus.NewDesc("shapeproxy_upstream_healthy",
+		"Whether requests go to this address of the upstream: 0 while it is out or its circuit breaker is open.", []string{"upstream", "address"}, nil)
+	upstreamRefused = prometheus.NewDesc("shapeproxy_upstream_refused_total",
+		"Requests answered with 503 as no address of the upstream takes any, by reason.", []string{"upstream", "reason"}, nil)
+	breakerState = prometheus.NewDesc("shapeproxy_breaker_state",
+		"What the upstream's circuit breakers let through at its best address: 0 everything, 1 one request at a time, 2 nothing.", []string{"upstream"}, nil)
 )
 
 func (s state) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		queueDepth, queueCapacity, queueOldestWait, limitKeys, limitKeysEvicted, upstreamInFlight,
+		upstreamHealthy, upstreamRefused, breakerState,
 	} {
 		ch <- d
 	}
 }
 
 func (s state) Collect(ch chan<- prometheus.Metric) {
-	send := func(d *prometheus.Desc, t prometheus.ValueType, v float64, label string) {
-		ch <- prometheus.MustNewConstMetric(d, t, v, label)
+	send := func(d *prometheus.Desc, t prometheus.ValueType, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, t, v, labels...)
 	}
 	for _, l := range s.limits() {
 		send(limitKeys, prometheus.GaugeValue, float64(l.Keys), l.Name)
@@ -52,5 +59,18 @@ func (s state) Collect(ch chan<- prometheus.Metric) {
 	}
 	for _, u := range s.upstreams() {
 		send(upstreamInFlight, prometheus.GaugeValue, float64(u.InFlight), u.Name)
+		for _, a := range u.Addresses {
+			healthy := 0.
+			if a.Healthy {
+				healthy = 1
+			}
+			send(upstreamHealthy, prometheus.GaugeValue, healthy, u.Name, a.Address)
+		}
+		for _, r := range u.Refused {
+			send(upstreamRefused, prometheus.CounterValue, float64(r.Count), u.Name, string(r.Reason))
+		}
+		if u.Guarded {
+			send(breakerState, prometheus.GaugeValue, float64(u.Breaker), u.Name)
+		}
 	}
 }
