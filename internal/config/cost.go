@@ -11,6 +11,7 @@ const costForm = `a whole number, or the header that says it, such as "header:X-
 
 // cost reads what a request takes of the budget.
 func (t *table) cost(l *Limit) {
+	t.describe("cost", &node{AnyOf: []*node{wholeNumber(1, 1<<53), {Type: "string", Description: costForm}}})
 	if _, isString := t.values["cost"].(string); !isString {
 		t.count("cost", &l.Cost, 1, 1<<53)
 		return

@@ -23,6 +23,7 @@ type decoder struct {
 	getenv   func(string) (string, bool)
 	problems Problems
 	warnings Problems
+	schema   bool // the tables are described; see Schema
 }
 
 func (d *decoder) problem(path []string, format string, args ...any) {
@@ -53,10 +54,15 @@ type table struct {
 	values map[string]any
 	fields []string        // every field asked for, so every field there is
 	masked map[string]bool // fields that hold an environment variable's value
+	node   *node           // its description; nil: none is made
 }
 
 func (d *decoder) table(what string, path []string, values map[string]any) *table {
-	return &table{d: d, what: what, path: path, values: values, masked: map[string]bool{}}
+	t := &table{d: d, what: what, path: path, values: values, masked: map[string]bool{}}
+	if d.schema {
+		t.node = object(what)
+	}
+	return t
 }
 
 func (t *table) at(key string, more ...string) []string {
@@ -69,6 +75,7 @@ func (t *table) has(key string) bool { _, ok := t.values[key]; return ok }
 
 func (t *table) take(key string) (any, bool) {
 	t.fields = append(t.fields, key)
+	t.describe(key, &node{}) // anything, unless somebody knows better
 	v, ok := t.values[key]
 	return v, ok
 }
@@ -95,6 +102,7 @@ func (t *table) finish() {
 
 // text reads a string. The form says what is meant, with an example.
 func (t *table) text(key, form string, use func(string) error) {
+	t.describe(key, &node{Type: "string", Description: form})
 	v, ok := t.take(key)
 	if !ok {
 		return
@@ -117,6 +125,11 @@ func (t *table) text(key, form string, use func(string) error) {
 // texts reads a list of strings, or one string alone where that is accepted. It
 // reports whether the field is there and holds nothing else.
 func (t *table) texts(key, form string, alone bool) (list []text, ok bool) {
+	several := &node{Type: "array", Items: &node{Type: "string", Description: form}}
+	if alone {
+		several = &node{AnyOf: []*node{several, {Type: "string", Description: form}}}
+	}
+	t.describe(key, several)
 	v, ok := t.take(key)
 	if !ok {
 		return nil, false
@@ -170,6 +183,7 @@ func (t *table) each(key, form string, alone bool, use func(string) error) bool 
 }
 
 func (t *table) word(key string, dst *string, words ...string) {
+	t.describe(key, &node{Type: "string", Enum: words})
 	t.text(key, oneOf(quoted(words)), func(s string) error {
 		if !slices.Contains(words, s) {
 			return fmt.Errorf("%q is not known here; %s", s, didYouMean(s, words))
@@ -180,6 +194,7 @@ func (t *table) word(key string, dst *string, words ...string) {
 }
 
 func (t *table) flag(key string, dst *bool) {
+	t.describe(key, &node{Type: "boolean"})
 	v, ok := t.take(key)
 	if !ok {
 		return
@@ -194,6 +209,7 @@ func (t *table) flag(key string, dst *bool) {
 
 // count reads a whole number from least to most.
 func (t *table) count(key string, dst *int64, least, most int64) {
+	t.describe(key, wholeNumber(least, most))
 	v, ok := t.take(key)
 	if !ok {
 		return
@@ -232,6 +248,7 @@ func (t *table) quantity(key, form string, use func(string) error) {
 		t.text(key, form, use)
 		return
 	}
+	t.describe(key, &node{Type: "string", Description: form})
 	t.take(key)
 	t.bad(key, "%v", use(number))
 }
@@ -283,13 +300,15 @@ func (t *table) sub(key, what string) *table {
 	default:
 		t.bad(key, "must be a table, not %s; write [%s]", kindOf(v), toml.Key(t.at(key)))
 	}
-	return t.d.table(what, t.at(key), values)
+	table := t.d.table(what, t.at(key), values)
+	t.describe(key, table.node)
+	return table
 }
 
 // subs returns the tables of a list.
 func (t *table) subs(key, what, example string) []*table {
 	v, ok := t.take(key)
-	var list []*table
+	list := t.described(key, what)
 	switch v := v.(type) {
 	case []map[string]any:
 		for i, values := range v {
@@ -310,7 +329,7 @@ func (t *table) subs(key, what, example string) []*table {
 	if ok {
 		t.bad(key, "must be a list of tables, not %s; write %s", kindOf(v), example)
 	}
-	return nil
+	return list
 }
 
 // nameForm matches the names of limits and upstreams.
@@ -319,7 +338,7 @@ var nameForm = regexp.MustCompile(`^[A-Za-z0-9._-]+$`)
 // named returns the tables [key.NAME] in the file's order.
 func (t *table) named(key, what string) []*table {
 	parent := t.sub(key, what)
-	var list []*table
+	list := parent.describedByName(what)
 	for n, v := range parent.values {
 		values, isTable := v.(map[string]any)
 		_, isList := v.([]map[string]any)

@@ -79,6 +79,7 @@ var hopByHop = []string{
 
 // headers reads set_headers, whose keys are the names.
 func (d *decoder) headers(t *table) []Header {
+	t.anyFields(&node{Type: "string"})
 	var list []Header
 	// In the file's order, so that of two spellings the second is at fault.
 	for _, n := range slices.SortedFunc(maps.Keys(t.values), func(a, b string) int {

@@ -85,6 +85,7 @@ func (d *decoder) breaker(t *table, u *Upstream) {
 
 // ratio reads a share of the whole: a number above 0, at most 1.
 func (t *table) ratio(key string, dst *float64) {
+	t.describe(key, &node{Type: "number"})
 	v, ok := t.take(key)
 	if !ok {
 		return
@@ -108,6 +109,7 @@ func (t *table) ratio(key string, dst *float64) {
 
 // statuses reads a list of statuses of failed answers.
 func (t *table) statuses(key string, dst *[]int) {
+	t.describe(key, &node{Type: "array", Items: wholeNumber(500, 599)})
 	v, ok := t.take(key)
 	if !ok {
 		return
