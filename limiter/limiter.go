@@ -43,11 +43,11 @@ type Key struct {
 	// Missing: the request lacks the key and is refused for that, with
 	// ReasonMissingKey and status 400.
 	Missing bool
-	// Cost is what the request takes of a budget in reject mode; 0 means 1. In a
-	// queue every request is one.
+	// Cost is what the request takes of a budget, or how many intervals of a
+	// queue's rate, and one of its places all the same; 0 means 1.
 	Cost int64
-	// Free: it takes nothing of a budget in reject mode. The limit is looked at,
-	// and lets it pass.
+	// Free: it takes nothing. The limit is looked at, and lets it pass at once,
+	// by the side of a queue.
 	Free bool
 	// Flow names whoever takes turns with others in one queue.
 	Flow string

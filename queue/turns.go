@@ -7,6 +7,8 @@ package queue
 
 import (
 	"iter"
+	"math"
+	"math/bits"
 	"slices"
 )
 
@@ -35,6 +37,9 @@ const (
 // many places those hold; and since one that went empty begins again at the
 // end, coming back one by one gives no more than waiting together does.
 //
+// A turn is one request's, whatever that costs. Costs are only added up: Ahead
+// and UpTo say what those who go before a newcomer cost together.
+//
 // The zero Turns, with an Ageing or without, is empty and ready. Every operation
 // takes constant time (amortised, for ageing), but for Ahead, which may look
 // at as many numbers as the flow has places. It must not be copied while
@@ -46,18 +51,22 @@ type Turns[T any] struct {
 	Ageing int64
 
 	n      int
+	cost   int64
+	least  int64 // what one cost, of all who waited since nobody did
+	most   int64
 	seq    uint64
 	levels [classes]level[T]
 	came   [classes]series[T]          // by own class, in order of arrival
 	marks  [classes][classes]*Place[T] // by own class and level: the first that counts so, if the level is to be left
 	flows  map[string]*flow[T]
-	sizes  []ring[T] // flows by how many places they hold
+	sizes  []size[T] // flows by how many places they hold
 }
 
 // A Place is one waiter's. The zero Place with its Value set is ready; after it
 // has left it may be used again.
 type Place[T any] struct {
 	Value T
+	Cost  int64 // not negative, and not to be changed while it waits
 
 	in    *flow[T] // nil while it waits nowhere
 	class Class    // its own
@@ -73,13 +82,21 @@ type links[T any] struct{ prev, next *Place[T] }
 // A level is everybody who counts as one class.
 type level[T any] struct {
 	n    int
+	cost int64
 	ring ring[T]
+}
+
+// A size is the flows that hold as many places each, and what those cost.
+type size[T any] struct {
+	ring[T]
+	cost int64
 }
 
 // A flow is whoever takes turns as one.
 type flow[T any] struct {
 	key    string
 	n      int
+	cost   int64
 	counts [classes]int // places by level
 	own    [classes]series[T]
 	turns  [classes]node[T] // in the ring of each level
@@ -88,6 +105,13 @@ type flow[T any] struct {
 
 // Len is how many wait.
 func (q *Turns[T]) Len() int { return q.n }
+
+// Cost is what all who wait cost together.
+func (q *Turns[T]) Cost() int64 { return q.cost }
+
+// Costs are the least and the most that one costs, of all who waited since nobody
+// did.
+func (q *Turns[T]) Costs() (least, most int64) { return q.least, q.most }
 
 // Flows is how many flows wait.
 func (q *Turns[T]) Flows() int { return len(q.flows) }
@@ -127,8 +151,13 @@ func (q *Turns[T]) Push(p *Place[T], class Class, key string, now int64) {
 	if class > High && q.marks[class][class] == nil {
 		q.marks[class][class] = p
 	}
+	if q.n == 0 {
+		q.least, q.most = p.Cost, p.Cost
+	}
 	q.n++
-	q.resize(f, +1)
+	q.cost += p.Cost
+	q.least, q.most = min(q.least, p.Cost), max(q.most, p.Cost)
+	q.resize(f, +1, p.Cost)
 	q.count(p, +1)
 }
 
@@ -249,8 +278,9 @@ func (q *Turns[T]) Remove(p *Place[T]) bool {
 	q.came[p.class].remove(p, all)
 	f.own[p.class].remove(p, own)
 	q.n--
+	q.cost -= p.Cost
 	q.count(p, -1)
-	q.resize(f, -1)
+	q.resize(f, -1, -p.Cost)
 	if f.n == 0 {
 		delete(q.flows, f.key)
 	}
@@ -266,29 +296,33 @@ func sameLevel[T any](p *Place[T], l Class) *Place[T] {
 }
 
 // Ahead is how many of those who wait at now would go before a newcomer of that
-// class and flow, or at most so many where turns are not yet decided. Later
-// newcomers are not foreseen.
-func (q *Turns[T]) Ahead(class Class, key string, now int64) int {
+// class and flow, or at most so many where turns are not yet decided, and at
+// most what those cost together. Later newcomers are not foreseen.
+func (q *Turns[T]) Ahead(class Class, key string, now int64) (n int, cost int64) {
 	q.age(now)
-	better := 0
 	for l := range class {
-		better += q.levels[l].n
+		n += q.levels[l].n
+		cost += q.levels[l].cost
 	}
 	// Before its own flow's next place, every flow has at most as many turns.
 	turns := 1
 	if f := q.flows[key]; f != nil {
 		turns += f.n
 	}
-	return better + min(q.levels[class].n, q.first(turns))
+	same := &q.levels[class]
+	first, dues := q.first(turns)
+	return n + min(same.n, first), cost + min(same.cost, dues)
 }
 
-// UpTo is how many of those who wait at now count as class or better.
-func (q *Turns[T]) UpTo(class Class, now int64) (n int) {
+// UpTo is how many of those who wait at now count as class or better, and what
+// they cost together.
+func (q *Turns[T]) UpTo(class Class, now int64) (n int, cost int64) {
 	q.age(now)
 	for l := range class + 1 {
 		n += q.levels[l].n
+		cost += q.levels[l].cost
 	}
-	return n
+	return n, cost
 }
 
 // Joined reports whether, of those who wait now, anybody comes to count as class
@@ -307,17 +341,29 @@ func (q *Turns[T]) Joined(class Class, by int64) bool {
 	return false
 }
 
-// first is how many places lie in the first n turns of all flows.
-func (q *Turns[T]) first(n int) int {
+// first is how many places lie in the first n turns of all flows, and at most
+// what those cost: of a flow that has more turns, as if each were the dearest.
+func (q *Turns[T]) first(n int) (places int, cost int64) {
 	if n >= len(q.sizes) {
-		return q.n
+		return q.n, q.cost
 	}
-	places, flows := 0, 0
-	for size := 1; size < n; size++ {
-		places += size * q.sizes[size].n
-		flows += q.sizes[size].n
+	flows := 0
+	for i := 1; i < n; i++ {
+		places += i * q.sizes[i].n
+		cost += q.sizes[i].cost
+		flows += q.sizes[i].n
 	}
-	return places + n*(len(q.flows)-flows)
+	more := n * (len(q.flows) - flows)
+	return places + more, cost + min(q.cost-cost, times(more, q.most))
+}
+
+// times is n × cost, or the highest number if it is more than that.
+func times(n int, cost int64) int64 {
+	hi, lo := bits.Mul64(uint64(n), uint64(cost))
+	if hi > 0 || lo > math.MaxInt64 {
+		return math.MaxInt64
+	}
+	return int64(lo)
 }
 
 // Victim is who has to go for a newcomer of that class and flow when there is no
@@ -364,10 +410,17 @@ func newest[T any](by *[classes]series[T], l Class) (newest *Place[T]) {
 	return newest
 }
 
+// Ages is when the next waiter comes to count better; the last instant there is if
+// none does.
+func (q *Turns[T]) Ages() int64 {
+	_, at := q.nextToAge()
+	return at
+}
+
 // age lets waiters count better as the time has come for it, one after the
 // other, so that it does not matter how often it is looked at.
 func (q *Turns[T]) age(now int64) {
-	for p := q.nextToAge(now); p != nil; p = q.nextToAge(now) {
+	for p, at := q.nextToAge(); at <= now; p, at = q.nextToAge() {
 		q.marks[p.class][p.level] = sameLevel(p.all.next, p.level)
 		q.count(p, -1)
 		p.level--
@@ -378,12 +431,12 @@ func (q *Turns[T]) age(now int64) {
 	}
 }
 
-// nextToAge is whose time to count better came first, by now.
-func (q *Turns[T]) nextToAge(now int64) (next *Place[T]) {
+// nextToAge is whose time to count better comes first, and when.
+func (q *Turns[T]) nextToAge() (next *Place[T], first int64) {
+	first = math.MaxInt64
 	if q.Ageing <= 0 {
-		return nil
+		return nil, first
 	}
-	var first int64
 	for class := Normal; class <= Low; class++ {
 		for l := class; l > High; l-- {
 			p := q.marks[class][l]
@@ -391,18 +444,19 @@ func (q *Turns[T]) nextToAge(now int64) (next *Place[T]) {
 				continue
 			}
 			at := p.since + q.Ageing*int64(class-l+1)
-			if at <= now && (next == nil || at < first || at == first && p.seq < next.seq) {
+			if next == nil || at < first || at == first && p.seq < next.seq {
 				next, first = p, at
 			}
 		}
 	}
-	return next
+	return next, first
 }
 
 // count notes that p counts as its level, or no longer does.
 func (q *Turns[T]) count(p *Place[T], by int) {
 	l, f := &q.levels[p.level], p.in
 	l.n += by
+	l.cost += int64(by) * p.Cost
 	f.counts[p.level] += by
 	switch turn := &f.turns[p.level]; {
 	case by > 0 && f.counts[p.level] == 1:
@@ -412,18 +466,21 @@ func (q *Turns[T]) count(p *Place[T], by int) {
 	}
 }
 
-// resize notes that f holds one place more or less. The longest size stands last
-// in sizes.
-func (q *Turns[T]) resize(f *flow[T], by int) {
+// resize notes that f holds one place more or less, and so much cost. The longest
+// size stands last in sizes.
+func (q *Turns[T]) resize(f *flow[T], by int, cost int64) {
 	if f.n > 0 {
 		q.sizes[f.n].remove(&f.size)
+		q.sizes[f.n].cost -= f.cost
 	}
 	f.n += by
+	f.cost += cost
 	if f.n > 0 {
 		for len(q.sizes) <= f.n {
-			q.sizes = append(q.sizes, ring[T]{})
+			q.sizes = append(q.sizes, size[T]{})
 		}
 		q.sizes[f.n].push(&f.size)
+		q.sizes[f.n].cost += f.cost
 	}
 	for len(q.sizes) > 0 && q.sizes[len(q.sizes)-1].n == 0 {
 		q.sizes = q.sizes[:len(q.sizes)-1]

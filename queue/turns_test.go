@@ -14,6 +14,7 @@ type waiting struct {
 	flow  string
 	since int64
 	level Class
+	cost  int64
 }
 
 // A model is Turns in its slow and obvious form: a list of everybody in order of
@@ -127,8 +128,8 @@ func (m *model) victims(class Class, flow string, now int64) (may []int) {
 	return may
 }
 
-// ahead lets everybody out before a newcomer, and counts.
-func (m *model) ahead(class Class, flow string, now int64) int {
+// ahead lets everybody out before a newcomer, and counts, and adds up the costs.
+func (m *model) ahead(class Class, flow string, now int64) (n int, cost int64) {
 	m.age(now)
 	trial := model{all: slices.Clone(m.all)}
 	for l := range m.rings {
@@ -137,11 +138,12 @@ func (m *model) ahead(class Class, flow string, now int64) int {
 	me := &waiting{id: -1, class: class, level: class, flow: flow}
 	trial.all = append(trial.all, me)
 	trial.tidy()
-	for n := 0; ; n++ {
+	for ; ; n++ {
 		w := trial.next(now)
 		if w == me {
-			return n
+			return n, cost
 		}
+		cost += w.cost
 		trial.take(w)
 	}
 }
@@ -167,21 +169,36 @@ func walkTurns(t *testing.T, steps int, pick func(int) int) {
 		if got != want || q.Len() != len(m.all) {
 			t.Fatalf("step %d: next %d of %d, want %d of %d", step, got, q.Len(), want, len(m.all))
 		}
-		ahead, exact := q.Ahead(class, key, now), m.ahead(class, key, now)
+		ahead, before := q.Ahead(class, key, now)
+		exact, dues := m.ahead(class, key, now)
 		if ahead < exact || (m.places(key) == 0 || flows == 1) && ahead > exact && m.onlyLevel(class) {
 			t.Fatalf("step %d: ahead %d, want %d", step, ahead, exact)
 		}
+		least, most := q.Costs()
+		if before < dues || before > int64(ahead)*most || flows == 1 && before > dues && m.onlyLevel(class) {
+			t.Fatalf("step %d: %d ahead cost %d, want %d that cost %d", step, ahead, before, exact, dues)
+		}
 		upTo, by := 0, now+int64(pick(30))
+		var upToCost, total int64
 		joined := false
 		for _, w := range m.all {
+			total += w.cost
+			if w.cost < least || w.cost > most {
+				t.Fatalf("step %d: costs from %d to %d, and one of %d", step, least, most, w.cost)
+			}
 			if w.level <= class {
 				upTo++
+				upToCost += w.cost
 			} else if m.ageing > 0 && w.since+m.ageing*int64(w.class-class) <= by {
 				joined = true
 			}
 		}
-		if n, j := q.UpTo(class, now), q.Joined(class, by); n != upTo || j != joined {
-			t.Fatalf("step %d: %d up to class %d, joined by %d: %v; want %d, %v", step, n, class, by, j, upTo, joined)
+		n, cost := q.UpTo(class, now)
+		if j := q.Joined(class, by); n != upTo || cost != upToCost || j != joined {
+			t.Fatalf("step %d: %d up to class %d that cost %d, joined by %d: %v; want %d, %d, %v", step, n, class, cost, by, j, upTo, upToCost, joined)
+		}
+		if q.Cost() != total {
+			t.Fatalf("step %d: all cost %d, want %d", step, q.Cost(), total)
 		}
 		may := m.victims(class, key, now)
 		if v := q.Victim(class, key, now); v == nil && len(may) > 0 || v != nil && !slices.Contains(may, v.Value) {
@@ -190,10 +207,10 @@ func walkTurns(t *testing.T, steps int, pick func(int) int) {
 
 		switch op := pick(10); {
 		case op < 5:
-			p := &Place[int]{Value: step}
+			p := &Place[int]{Value: step, Cost: int64(pick(4))}
 			places[step] = p
 			q.Push(p, class, key, now)
-			m.push(&waiting{step, class, key, now, class}, now)
+			m.push(&waiting{step, class, key, now, class, p.Cost}, now)
 		case op < 8 && w != nil:
 			if !q.Take(places[w.id]) || q.Take(places[w.id]) {
 				t.Fatalf("step %d: Take must work once", step)
@@ -210,8 +227,8 @@ func walkTurns(t *testing.T, steps int, pick func(int) int) {
 	for q.Len() > 0 {
 		q.Take(q.Next(now))
 	}
-	if q.Flows() != 0 || len(q.sizes) != 0 {
-		t.Fatalf("%d flows and %d sizes left", q.Flows(), len(q.sizes))
+	if q.Flows() != 0 || len(q.sizes) != 0 || q.Cost() != 0 || q.levels != [classes]level[int]{} {
+		t.Fatalf("%d flows and %d sizes left, and a cost of %d", q.Flows(), len(q.sizes), q.Cost())
 	}
 }
 

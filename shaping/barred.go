@@ -13,15 +13,25 @@ func (l *Line[T]) shut(now int64, g *Gate) int64 {
 	return 0
 }
 
-// stand notes that one more, or with -1 one less, waits for g.
-func (l *Line[T]) stand(g *Gate, by int) {
+// A stand is how many wait for one gate, and what they cost.
+type stand struct {
+	n    int
+	cost int64
+}
+
+// stand notes that w waits for its gate, or with -1 that it does no more.
+func (l *Line[T]) stand(w *Waiter[T], by int) {
+	g := w.entrant.Gate
 	if g == nil {
 		return
 	}
 	if l.gates == nil {
-		l.gates = make(map[*Gate]int)
+		l.gates = make(map[*Gate]stand)
 	}
-	if l.gates[g] += by; l.gates[g] == 0 {
+	s := l.gates[g]
+	s.n, s.cost = s.n+by, s.cost+int64(by)*w.place.Cost
+	l.gates[g] = s
+	if s.n == 0 {
 		delete(l.gates, g)
 	}
 	if len(l.gates) == 0 {
@@ -29,48 +39,49 @@ func (l *Line[T]) stand(g *Gate, by int) {
 	}
 }
 
-// barred is how many wait behind gates that are closed, and the instant at which
-// the first of these opens.
-func (l *Line[T]) barred(now int64) (n int, opens int64) {
+// barred is how many wait behind gates that are closed, what they cost, and the
+// instant at which the first of these opens.
+func (l *Line[T]) barred(now int64) (n int, cost, opens int64) {
 	opens = Endless
-	for g, waiting := range l.gates {
+	for g, s := range l.gates {
 		if until := l.shut(now, g); until != 0 {
-			n += waiting
+			n, cost = n+s.n, cost+s.cost
 			opens = min(opens, until)
 		}
 	}
-	return n, opens
+	return n, cost, opens
 }
 
-// wait is how long a request waits that comes at now, wants to pass g, and finds
-// ahead requests before it. Those of them that are for g leave when it opens at
-// the earliest.
-func (l *Line[T]) wait(now int64, g *Gate, ahead int) time.Duration {
+// wait is how long a request of that cost waits that comes at now, wants to pass
+// g, and finds some before it that cost so much. Those of them that are for g
+// leave when it opens at the earliest.
+func (l *Line[T]) wait(now int64, g *Gate, before, cost int64) time.Duration {
+	wait := l.pace.Wait(now, before, l.first(now, before, cost), cost)
 	until := l.shut(now, g)
 	if until == 0 || until == Endless {
-		return l.pace.Wait(now, ahead)
+		return wait
 	}
-	return max(l.pace.Wait(now, ahead), l.pace.waitFrom(now, until, min(ahead, l.gates[g])))
+	return max(wait, l.pace.waitFrom(now, until, min(before, l.gates[g].cost), cost))
 }
 
-// place is how long it takes until so many have left, and one more. If nobody
-// may pass, that begins when somebody may.
-func (l *Line[T]) place(now int64, ahead int) time.Duration {
-	if barred, opens := l.barred(now); barred > 0 && barred == l.queue.Len() && opens != Endless {
-		return l.pace.waitFrom(now, opens, ahead)
+// place is how long it takes until some have left that cost so much, and one more
+// of that cost. If nobody may pass, that begins when somebody may.
+func (l *Line[T]) place(now, before, cost int64) time.Duration {
+	if barred, _, opens := l.barred(now); barred > 0 && barred == l.queue.Len() && opens != Endless {
+		return l.pace.waitFrom(now, opens, before, cost)
 	}
-	return l.pace.Wait(now, ahead)
+	return l.pace.Wait(now, before, l.first(now, before, cost), cost)
 }
 
 // Late takes out those behind g whose turns have moved beyond their patience
 // because it is closed, so that they can be told at once.
 func (l *Line[T]) Late(now int64, g *Gate) []*Waiter[T] {
 	until := l.shut(now, g)
-	if until == 0 || until == Endless || l.gates[g] == 0 {
+	if until == 0 || until == Endless || l.gates[g].n == 0 {
 		return nil
 	}
 	var late []*Waiter[T]
-	before := 0
+	before := int64(0)
 	for p := range l.queue.All(now) {
 		w := p.Value
 		if w.entrant.Gate != g {
@@ -80,10 +91,10 @@ func (l *Line[T]) Late(now int64, g *Gate) []*Waiter[T] {
 		if !w.own {
 			gives = l.pace.Runs(now, w.until)
 		}
-		if addTime(now, int64(l.pace.waitFrom(now, until, before))) > gives {
+		if addTime(now, int64(l.pace.waitFrom(now, until, before, w.place.Cost))) > gives {
 			late = append(late, w)
 		} else {
-			before++
+			before += w.place.Cost
 		}
 	}
 	for _, w := range late {

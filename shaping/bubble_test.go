@@ -40,6 +40,7 @@ type bubble struct {
 type bubbleVisit struct {
 	id     int
 	key    string
+	cost   int64
 	cancel context.CancelCauseFunc
 	left   atomic.Bool // the client has, and only Gone knows
 
@@ -90,7 +91,7 @@ func (b *bubble) end(id int, reason limiter.Reason) {
 	}
 	v.ended, v.reason, v.at = true, reason, b.now()
 	if reason == limiter.ReasonNone {
-		b.ledgers[v.key].left(b.refs[v.key].terms)
+		b.ledgers[v.key].left(b.refs[v.key].terms, v.cost)
 	}
 }
 
@@ -111,9 +112,15 @@ func (b *bubble) serve() {
 				b.t.Fatal(err)
 			}
 		}
+		again := false
 		for w, why := r.expire(now); w != nil; w, why = r.expire(now) {
 			b.end(w.id, why)
 			b.counts["later "+string(why)]++
+			again = true
+		}
+		if again {
+			b.serve() // a cheaper one may have become the head by it
+			return
 		}
 	}
 }
@@ -181,7 +188,7 @@ func (b *bubble) arrive(key string, classes, flows int) {
 	}
 	e := b.entrant(classes, flows, b.policy.MaxWait)
 	ctx, cancel := context.WithCancelCause(b.t.Context())
-	v := &bubbleVisit{id: id, key: key, cancel: cancel, came: now}
+	v := &bubbleVisit{id: id, key: key, cost: r.cost(e), cancel: cancel, came: now}
 	b.visits = append(b.visits, v)
 	b.ledgers[key].came[id] = ""
 	verdict, out := r.enter(now, e, id)
@@ -202,9 +209,10 @@ func (b *bubble) arrive(key string, classes, flows int) {
 	} else if len(r.all) > b.policy.Queue && out == nil {
 		b.t.Fatalf("%d wait", len(r.all))
 	}
+	b.serve()
 	go func() {
 		grant, err := b.s.Acquire(ctx, shaping.Request{
-			Key: key, Class: e.Class, Flow: e.Flow, MaxWait: e.MaxWait, Gone: func() bool { return v.left.Load() },
+			Key: key, Cost: e.Cost, Class: e.Class, Flow: e.Flow, MaxWait: e.MaxWait, Gone: func() bool { return v.left.Load() },
 		})
 		b.mu.Lock()
 		defer b.mu.Unlock()
@@ -283,11 +291,11 @@ func (b *bubble) adopt(p shaping.Policy) {
 
 func walkBubble(t *testing.T, steps int, pick source, counts map[string]int) {
 	b := &bubble{
-		chance: chance{pick}, t: t, start: time.Now(),
+		chance: chance{pick: pick}, t: t, start: time.Now(),
 		refs: map[string]*ref{}, ledgers: map[string]*ledger{}, counts: counts,
 	}
 	classes, flows := 1+pick(3), 1+pick(4)
-	b.keys = 1 + pick(2)
+	b.keys, b.cost = 1+pick(2), []int{0, 3, 9}[pick(3)]
 	b.policy = b.randomPolicy()
 	var err error
 	if b.s, err = shaping.New(b.policy); err != nil {
@@ -316,6 +324,7 @@ func walkBubble(t *testing.T, steps int, pick source, counts map[string]int) {
 				r.look(b.now())
 				r.remove(r.all[slices.IndexFunc(r.all, func(w *refWaiter) bool { return w.id == v.id })])
 				b.end(v.id, limiter.ReasonClientGone)
+				b.serve()
 				v.cancel(errors.New("left"))
 			}
 		case op < 10:

@@ -36,7 +36,7 @@ func (b *bucket) arriveLocked(now int64, req *Request) (limiter.Decision, *Waite
 	b.serveLocked(now) // a late alarm makes nobody's turn later
 	e := req.entrant()
 	if b.rules.DryRun {
-		return b.decideLocked(now, b.line.Rehearse(now)), nil
+		return b.decideLocked(now, b.line.Rehearse(now, e)), nil
 	}
 	verdict, w, out := b.line.Enter(now, e, turn{gone: req.Gone})
 	if out != nil {
@@ -50,6 +50,7 @@ func (b *bucket) arriveLocked(now int64, req *Request) (limiter.Decision, *Waite
 		e.Gate.watch(b)
 		b.tellLateLocked(now, e.Gate) // it may have been closed since it was looked at
 	}
+	b.serveLocked(now) // one that costs less than the head it overtook may be due
 	b.armLocked(now)
 	return limiter.Decision{}, w
 }
@@ -89,6 +90,7 @@ func (b *bucket) giveUp(w *Waiter[turn]) bool {
 		return false
 	}
 	b.endLocked(w, now, limiter.ReasonClientGone)
+	b.serveLocked(now) // who stood behind may be due, if it costs less
 	b.armLocked(now)
 	return true
 }
@@ -134,6 +136,18 @@ func (b *bucket) done() {
 
 // serve lets out everybody who is due, and tells those whose patience is over.
 func (b *bucket) serveLocked(now int64) {
+	for more := true; more; {
+		b.leaveLocked(now)
+		more = false
+		for w, why := b.line.Expire(now); w != nil; w, why = b.line.Expire(now) {
+			b.refuseLocked(w, now, why)
+			more = true // one that is cheaper may have become the head by it
+		}
+	}
+}
+
+// leave lets out everybody who is due.
+func (b *bucket) leaveLocked(now int64) {
 	for w := b.line.Head(now); w != nil && b.line.Due(now) <= now; w = b.line.Head(now) {
 		if w.Value.gone != nil && w.Value.gone() {
 			b.line.Cancel(w) // and the same departure is the next one's
@@ -144,9 +158,6 @@ func (b *bucket) serveLocked(now int64) {
 		b.line.Leave(now)
 		b.endLocked(w, now, limiter.ReasonNone)
 		close(w.Value.done)
-	}
-	for w, why := b.line.Expire(now); w != nil; w, why = b.line.Expire(now) {
-		b.refuseLocked(w, now, why)
 	}
 }
 

@@ -138,7 +138,8 @@ func (c *Chain) Foresee(req limiter.Request) time.Duration {
 			continue
 		}
 		wait, ok := link.Queue.Foresee(Request{
-			Key: req.Keys[i].Value, Class: c.class, Flow: req.Keys[i].Flow, MaxWait: req.Keys[i].MaxWait, Gate: gate,
+			Key: req.Keys[i].Value, Cost: req.Keys[i].Cost, Free: req.Keys[i].Free,
+			Class: c.class, Flow: req.Keys[i].Flow, MaxWait: req.Keys[i].MaxWait, Gate: gate,
 		})
 		if !ok {
 			return 0
@@ -170,7 +171,10 @@ type walk struct {
 // it holds is then given back.
 func (w *walk) enter(ctx context.Context, i int) (ok bool, err error) {
 	key, d := &w.req.Keys[i], &w.all[i]
-	req := Request{Key: key.Value, Gone: w.req.Gone, Class: w.chain.class, Flow: key.Flow, MaxWait: key.MaxWait, Gate: w.gate}
+	req := Request{
+		Key: key.Value, Cost: key.Cost, Free: key.Free, Gone: w.req.Gone,
+		Class: w.chain.class, Flow: key.Flow, MaxWait: key.MaxWait, Gate: w.gate,
+	}
 	if req.MaxWait > 0 { // it is the client's, who does not begin anew at each queue
 		req.MaxWait = max(1, req.MaxWait-w.waited)
 	}

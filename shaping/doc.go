@@ -13,7 +13,8 @@
 //     rate × (t + 2 ms) + burst requests are released, whatever the arrivals,
 //     cancellations, late timers, stalls of the machine, pauses and changes of
 //     the limit (then at the greatest of its rates and bursts). The 2 ms are
-//     [Slack]. Nor are more than MaxInFlight unfinished, but for those that were
+//     [Slack]. With costs, what is released in t costs at most that, and of the
+//     last one what it costs above the burst. Nor are more than MaxInFlight unfinished, but for those that were
 //     let go when it was more.
 //  2. Never idle in vain. While somebody waits, the rate allows, a place is free
 //     and no pause lasts, somebody leaves: at that instant, as far as the timer
@@ -31,8 +32,22 @@
 //     its own deadline. The wait is predicted on arrival, and who would have to
 //     wait longer is refused then and not after having waited. RetryAfter is
 //     true: who comes then, and is alone, is let in, if places are free in time;
-//     with one class and one flow not a nanosecond earlier. Memory is bounded by MaxKeys, and by those who
+//     with one class, one flow and one cost not a nanosecond earlier. Memory is bounded by MaxKeys, and by those who
 //     wait.
+//
+// # Costs
+//
+// A request that costs N takes N intervals of the rate, and one place. It leaves
+// when it is its turn and N tokens are there. If the bucket holds fewer than
+// that, it leaves when it is full, and what is lacking is paid for by waiting of
+// those behind: in a leaky bucket, the next leaves N intervals later. So there is
+// no cost that never fits, up to [limiter.MaxPeriod]. A turn between flows is one
+// request's, whatever it costs. Where costs differ, the wait that is predicted
+// with flows takes the turns of others for as dear as the dearest who waits, and
+// a request of a better class that needs more tokens than one that waits may keep
+// that from going until it has them. A cost of nothing, Free, only looks: it
+// passes at once, by the side of the queue, and takes neither an interval nor a
+// place, whether or not there is a pause.
 //
 // # What it does not promise, and why
 //
@@ -48,9 +63,11 @@
 //     to a place: of a better class than the newest of the lowest, or of a flow
 //     that holds at least two places less than the one that holds most.
 //   - Overtaken (queue_full). So many of a better class, or of flows that had
-//     none waiting, went before it that MaxWait is over.
+//     none waiting, went before it, or stand there with a higher cost, that
+//     MaxWait is over.
 //   - Slowed down (paused). Rate, burst or places were lowered after it came, or
-//     its own deadline passed during a pause.
+//     its own deadline passed during a pause, or one ahead that cost more than
+//     the burst has to wait for a burst that was raised.
 //   - No place (max_wait). How long others hold their places cannot be foreseen,
 //     so the prediction takes places to be free in time.
 //   - Its own deadline passed while the machine stalled (max_wait).

@@ -216,6 +216,7 @@ func walkGates(t *testing.T, seed uint64) {
 		id := len(visits)
 		v := &visit{came: time.Since(start), where: gates[rng.IntN(len(gates))]}
 		v.req = shaping.Request{Class: queue.Class(rng.IntN(3)), Flow: fmt.Sprint(rng.IntN(3)), Gate: v.where}
+		v.req.Cost = int64(1 + rng.IntN(4)*int(seed%2))
 		mu.Lock()
 		visits = append(visits, v)
 		ledger.came[id] = ""
@@ -236,8 +237,8 @@ func walkGates(t *testing.T, seed uint64) {
 					t.Errorf("seed %d: request %d left through a closed gate at %v", seed, id, now)
 				}
 				ledger.passes(int64(now-lastNow), terms)
-				last, lastNow = now, now
-				ledger.left(terms)
+				last, lastNow = now+interval*time.Duration(v.req.Cost-1), now
+				ledger.left(terms, v.req.Cost)
 				if g.Queued {
 					fail(ledger.ordered(id, shaping.Entrant{Class: v.req.Class, Flow: fmt.Sprintf("%s %p", v.req.Flow, v.where)}))
 				}

@@ -18,7 +18,7 @@ type ledger struct {
 }
 
 // An entry is one departure.
-type entry struct{ budget, perNS, burst int64 }
+type entry struct{ budget, perNS, burst, cost int64 }
 
 // units is a multiple of Per for every rate that a ledger is kept of, so that
 // budgets are whole numbers. A budget of 400 million requests still is one.
@@ -44,10 +44,10 @@ func (l *ledger) passes(d int64, t shaping.Terms) {
 func (l *ledger) breaks() { l.stretches = append(l.stretches, nil) }
 
 // left notes a departure.
-func (l *ledger) left(t shaping.Terms) {
+func (l *ledger) left(t shaping.Terms, cost int64) {
 	if t.Rate.Count > 0 {
 		last := len(l.stretches) - 1
-		l.stretches[last] = append(l.stretches[last], entry{l.budget, perNS(t.Rate), t.Burst})
+		l.stretches[last] = append(l.stretches[last], entry{l.budget, perNS(t.Rate), t.Burst, cost})
 	}
 }
 
@@ -81,12 +81,13 @@ func (l *ledger) balance() error {
 	}
 	for _, out := range l.stretches {
 		for i := range out {
-			rate, burst := out[i].perNS, out[i].burst
+			rate, burst, n := out[i].perNS, out[i].burst, int64(0)
 			for j := i; j < len(out); j++ {
 				rate, burst = max(rate, out[j].perNS), max(burst, out[j].burst)
-				n := int64(j - i + 1)
-				if (n-burst)*units > out[j].budget-out[i].budget+int64(shaping.Slack)*rate {
-					return fmt.Errorf("%d left where the rate allows %.3f and the burst is %d", n, float64(out[j].budget-out[i].budget)/float64(units), burst)
+				n += out[j].cost
+				most := burst + max(0, out[j].cost-out[j].burst)
+				if (n-most)*units > out[j].budget-out[i].budget+int64(shaping.Slack)*rate {
+					return fmt.Errorf("%d left where the rate allows %.3f, the burst is %d and the last cost %d", n, float64(out[j].budget-out[i].budget)/float64(units), burst, out[j].cost)
 				}
 			}
 		}

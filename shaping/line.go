@@ -26,7 +26,7 @@ type Terms struct {
 // driver tells it the time.
 //
 // A driver puts every request to [Line.Enter] or Arrive. While somebody waits,
-// it calls [Line.Leave] and then [Line.Expire], until they return nil, at
+// it calls [Line.Leave] and then [Line.Expire], until both return nil, at
 // [Line.Wake] or soon after, and if that has come then also before anything
 // else; [Line.Cancel] for a waiter that gives up; and [Line.Done] when a request
 // that left has ended. Wake changes only by those, by Adopt, Pause, Resume, and
@@ -41,8 +41,9 @@ type Line[T any] struct {
 	capacity int
 	maxWait  time.Duration
 	queue    queue.Turns[*Waiter[T]]
-	came     uint64 // how many have come to wait, ever
-	left     int    // how many have left after waiting, ever
+	head     *Waiter[T] // who was next when that was last asked
+	came     uint64     // how many have come to wait, ever
+	left     int64      // what those cost who have left after waiting, ever
 
 	// Who waits stands in one of these, by when it gives up: on the clock of
 	// Pace.Patience, or if that is its own deadline on the plain one. The client
@@ -50,17 +51,17 @@ type Line[T any] struct {
 	patience  heap[T]
 	deadlines heap[T]
 
-	// ghosts is how many places behind the queue are taken by rehearsed
-	// requests. Nobody stands there, so a number is enough, and a dry run
-	// takes no memory however long its queue would be.
-	ghosts int
+	ghosts ghosts
 
-	gates map[*Gate]int // before which somebody waits, and how many; nil: none
-	clock *clock        // that now is read from; nil: Unix time
+	gates map[*Gate]stand // before which somebody waits; nil: none
+	clock *clock          // that now is read from; nil: Unix time
 }
 
 // An Entrant is what matters of a request for its place.
 type Entrant struct {
+	// Cost is how many intervals of the rate it takes, and one place all the
+	// same; 0 means 1. Without a rate every request is one.
+	Cost  int64
 	Class queue.Class
 	Flow  string // whoever takes turns; one for all is plain first come, first out
 	// MaxWait is how long this request would wait, if that is no more than what
@@ -77,29 +78,12 @@ type Waiter[T any] struct {
 
 	entrant Entrant
 	place   queue.Place[*Waiter[T]]
+	before  int64  // what those ahead cost when it came
 	until   int64  // when it gives up
 	came    uint64 // who came before whom
-	left    int    // how many had left when it came
+	left    int64  // the line's left when it came
 	index   int32  // in its heap
 	own     bool   // until is its own deadline
-}
-
-// A Verdict is what a Line says to a request that comes.
-type Verdict struct {
-	// Reason is why the request is refused: limiter.ReasonQueueFull,
-	// limiter.ReasonMaxWait, or limiter.ReasonPaused if it is a pause or a gate
-	// that makes the wait too long; limiter.ReasonNone if it goes at once or waits.
-	Reason limiter.Reason
-	// RetryAfter, on a refusal, is the time after which a request that comes
-	// alone is not refused: until a place is free and the wait short enough.
-	RetryAfter time.Duration
-	// Queued: the request waits.
-	Queued bool
-	// Wait is how long, if nobody ahead gives up, nobody overtakes, and places
-	// at the upstream are free in time.
-	Wait time.Duration
-	// Ahead is how many are waiting before it.
-	Ahead int
 }
 
 // NewLine returns an empty line.
@@ -107,74 +91,6 @@ func NewLine[T any](t Terms) Line[T] {
 	l := Line[T]{pace: NewPace(t.Rate, t.Burst, t.MaxInFlight), capacity: t.Queue, maxWait: t.MaxWait}
 	l.queue.Ageing = int64(t.PromoteAfter)
 	return l
-}
-
-// Look says what Arrive would say, and changes nothing.
-func (l *Line[T]) Look(now int64) Verdict { return l.LookFor(now, Entrant{}) }
-
-// LookFor says what Enter would say, and changes nothing.
-func (l *Line[T]) LookFor(now int64, e Entrant) Verdict {
-	depth, shut := l.Depth(now), l.shut(now, e.Gate)
-	ahead := l.queue.Ahead(e.Class, e.Flow, now) + l.ghosts
-	if shut == 0 && l.gates != nil { // it does not stand behind those who may not pass
-		barred, _ := l.barred(now)
-		ahead = min(ahead, l.queue.Len()-barred)
-	}
-	if shut == 0 && l.pace.Due(now) <= now && (depth == 0 || l.gates != nil && l.Head(now) == nil) {
-		return Verdict{}
-	}
-	v := Verdict{Queued: true, Ahead: ahead, Wait: l.wait(now, e.Gate, ahead)}
-	if depth >= l.capacity && l.queue.Victim(e.Class, e.Flow, now) == nil {
-		v.Reason = limiter.ReasonQueueFull
-		v.RetryAfter = l.place(now, depth-l.capacity) // the head's departure, or a later one's where places were taken away
-		if shut != 0 && depth == 0 && l.pace.Due(now) <= now {
-			v.Reason, v.RetryAfter = limiter.ReasonPaused, v.Wait // there is no queue, and a place at the upstream is free
-		}
-	}
-	if most := l.longest(e); v.Wait > most {
-		if v.Reason == limiter.ReasonNone {
-			v.Reason = limiter.ReasonMaxWait
-			if until := l.pace.Paused(now); until != 0 && until != Endless && v.Wait-time.Duration(until-now) <= most ||
-				shut != 0 && l.pace.Wait(now, ahead) <= most {
-				v.Reason = limiter.ReasonPaused
-			}
-		}
-		// Who stands ahead goes on leaving, so its turn would come at the same
-		// instant if it came later. Not so with other flows: who joins their
-		// turns later joins them at the end as well. But once all who count as
-		// much would be in time, it would be too, whoever goes first.
-		v.RetryAfter = max(v.RetryAfter, l.wait(now, e.Gate, l.upTo(now, e))-most)
-		if l.queue.Joined(e.Class, addTime(now, int64(v.RetryAfter))) {
-			v.RetryAfter = max(v.RetryAfter, l.wait(now, e.Gate, depth)-most)
-			if depth >= l.capacity { // nor need there be anybody then who would have to go for it
-				v.RetryAfter = max(v.RetryAfter, l.place(now, depth-l.capacity))
-			}
-		}
-	}
-	if v.Reason != limiter.ReasonNone {
-		v.Queued, v.Wait = false, 0
-		// A head that is overdue frees its place any moment, but not now.
-		v.RetryAfter = max(v.RetryAfter, 1)
-	}
-	return v
-}
-
-// upTo is how many go before e if it is the last of all that count as much.
-func (l *Line[T]) upTo(now int64, e Entrant) int {
-	n := l.queue.UpTo(e.Class, now)
-	if l.gates != nil && l.shut(now, e.Gate) == 0 {
-		barred, _ := l.barred(now)
-		n = min(n, l.queue.Len()-barred)
-	}
-	return n + l.ghosts
-}
-
-// longest is how long e may wait.
-func (l *Line[T]) longest(e Entrant) time.Duration {
-	if e.MaxWait > 0 {
-		return min(e.MaxWait, l.maxWait)
-	}
-	return l.maxWait
 }
 
 // Arrive is Enter where all are of one class and flow, so that nobody is put
@@ -191,12 +107,12 @@ func (l *Line[T]) Arrive(now int64, v T) (Verdict, *Waiter[T]) {
 // What the wait will be is known on arrival, so a request that would wait too
 // long is refused now and not after having waited.
 func (l *Line[T]) Enter(now int64, e Entrant, v T) (verdict Verdict, w, out *Waiter[T]) {
-	verdict = l.LookFor(now, e)
+	verdict, before := l.look(now, e)
 	switch {
 	case verdict.Reason != limiter.ReasonNone:
 		return verdict, nil, nil
 	case !verdict.Queued:
-		l.pace.Pass(now)
+		l.pace.Pass(now, l.cost(e))
 		return verdict, nil, nil
 	}
 	if l.Depth(now) >= l.capacity {
@@ -204,9 +120,9 @@ func (l *Line[T]) Enter(now int64, e Entrant, v T) (verdict Verdict, w, out *Wai
 		l.Cancel(out)
 	}
 	l.came++
-	w = &Waiter[T]{Value: v, Came: now, Ahead: verdict.Ahead, came: l.came, left: l.left, entrant: e}
-	w.place.Value = w
-	l.stand(e.Gate, +1)
+	w = &Waiter[T]{Value: v, Came: now, Ahead: verdict.Ahead, before: before, came: l.came, left: l.left, entrant: e}
+	w.place.Value, w.place.Cost = w, l.cost(e)
+	l.stand(w, +1)
 	l.queue.Push(&w.place, e.Class, e.Flow, now)
 	if w.own = e.MaxWait > 0 && e.MaxWait <= l.maxWait; w.own {
 		w.until = addTime(now, int64(e.MaxWait))
@@ -238,14 +154,17 @@ func addTime(a, b int64) int64 {
 // would have come, with nobody in it. If it would have passed at once it has
 // left, and is Done once; what is at the upstream while it would have waited
 // is not counted.
-func (l *Line[T]) Rehearse(now int64) Verdict {
-	verdict := l.Look(now)
+//
+// It is decided as if all were of one class and flow: only the cost of e counts.
+func (l *Line[T]) Rehearse(now int64, e Entrant) Verdict {
+	e = Entrant{Cost: e.Cost}
+	verdict := l.LookFor(now, e)
 	switch {
 	case verdict.Reason != limiter.ReasonNone:
 	case verdict.Queued:
-		l.ghosts++
+		l.ghosts.push(l.cost(e))
 	default:
-		l.pace.Pass(now)
+		l.pace.Pass(now, l.cost(e))
 	}
 	return verdict
 }
@@ -253,14 +172,15 @@ func (l *Line[T]) Rehearse(now int64) Verdict {
 // settle lets the rehearsed requests out that were due by now, each at its very
 // instant: no timer is late when there is none.
 func (l *Line[T]) settle(now int64) {
-	for l.ghosts > 0 && l.queue.Len() == 0 {
-		due := l.pace.Due(now)
+	for l.ghosts.n > 0 && l.queue.Len() == 0 {
+		cost := l.ghosts.head()
+		due := l.pace.Due(now, cost)
 		if due > now {
 			return
 		}
-		l.pace.Leave(max(due, l.pace.ready, l.pace.resumed))
+		l.pace.Leave(max(due, l.pace.ready, l.pace.resumed), cost)
 		l.pace.taken--
-		l.ghosts--
+		l.ghosts.pop()
 	}
 }
 
@@ -268,12 +188,22 @@ func (l *Line[T]) settle(now int64) {
 // to wait behind one that is not there.
 func (l *Line[T]) EndRehearsal(now int64) {
 	l.settle(now)
-	l.ghosts = 0
+	l.ghosts = ghosts{}
 }
 
 // Due is the instant at which the head may leave, if there is one, as seen at
 // now; Endless if a place has to become free first, or a pause to be ended.
-func (l *Line[T]) Due(now int64) int64 { return l.pace.Due(now) }
+func (l *Line[T]) Due(now int64) int64 {
+	w := l.Head(now)
+	if w == nil {
+		return l.pace.Due(now, l.ghosts.head())
+	}
+	opened := w.entrant.Gate.until(l.clock)
+	if opened <= w.Came || opened > now {
+		opened = 0
+	}
+	return l.pace.dueSince(now, opened, w.place.Cost)
+}
 
 // Wake is the instant at which something is due for those who wait: the head
 // to leave, or somebody's patience to end. Endless when nobody waits.
@@ -281,9 +211,13 @@ func (l *Line[T]) Wake(now int64) int64 {
 	if l.queue.Len() == 0 {
 		return Endless
 	}
-	at := l.pace.Due(now)
-	if l.gates != nil && l.Head(now) == nil {
-		_, at = l.barred(now)
+	at := l.Due(now)
+	if l.head == nil {
+		_, _, at = l.barred(now)
+	} else if least, _ := l.queue.Costs(); least < l.head.place.Cost {
+		// One that is cheaper may become the head, and be due.
+		_, _, opens := l.barred(now)
+		at = min(at, l.queue.Ages(), opens)
 	}
 	if len(l.patience) > 0 {
 		at = min(at, l.pace.Runs(now, l.patience[0].until))
@@ -308,34 +242,41 @@ func (l *Line[T]) Oldest() int64 {
 
 // Head is the waiter that is next, or nil when nobody waits who may pass its
 // gate.
-func (l *Line[T]) Head(now int64) *Waiter[T] {
+func (l *Line[T]) Head(now int64) (w *Waiter[T]) {
 	p := l.queue.Next(now)
 	if p != nil && l.gates != nil && l.shut(now, p.Value.entrant.Gate) != 0 {
-		if p = nil; len(l.gates) > 1 || l.gates[l.queue.Next(now).Value.entrant.Gate] < l.queue.Len() {
+		if g := p.Value.entrant.Gate; len(l.gates) > 1 || l.gates[g].n < l.queue.Len() {
 			p = l.queue.First(now, func(p *queue.Place[*Waiter[T]]) bool { return l.shut(now, p.Value.entrant.Gate) == 0 })
+		} else {
+			p = nil
 		}
 	}
 	if p != nil {
-		return p.Value
+		w = p.Value
 	}
-	return nil
+	if w != nil && l.head != nil && w.place.Cost < l.head.place.Cost {
+		l.pace.passedOver(now, l.head.place.Cost)
+	}
+	l.head = w
+	return w
 }
 
 // Leave lets the head out and returns it; nil when nobody waits or the head is
 // not yet due. It holds a place until Done.
 func (l *Line[T]) Leave(now int64) *Waiter[T] {
 	w := l.Head(now)
-	if w == nil || l.pace.Due(now) > now {
+	if w == nil || l.Due(now) > now {
 		return nil
 	}
 	l.queue.Take(&w.place)
-	l.stand(w.entrant.Gate, -1)
+	l.stand(w, -1)
 	l.heap(w).remove(w)
 	if opened := w.entrant.Gate.until(l.clock); opened > w.Came {
 		l.pace.reopened(opened)
 	}
-	l.pace.Leave(now)
-	l.left++
+	l.pace.Leave(now, w.place.Cost)
+	l.head = nil
+	l.left += w.place.Cost
 	return w
 }
 
@@ -357,11 +298,15 @@ func (l *Line[T]) Expire(now int64) (*Waiter[T], limiter.Reason) {
 	default:
 		return nil, limiter.ReasonNone
 	}
+	kept := int64(0) // what the head needs more than it, and so may keep it from going
+	if head := l.Head(now); head != nil {
+		kept = l.pace.needs(head.place.Cost) - l.pace.needs(w.place.Cost)
+	}
 	l.Cancel(w)
 	switch {
 	case l.pace.slowed >= w.Came, w.own && l.pace.stopped(now, w.Came), w.entrant.Gate.until(l.clock) > w.Came:
 		return w, limiter.ReasonPaused
-	case l.left-w.left > w.Ahead:
+	case l.left-w.left+kept > w.before:
 		return w, limiter.ReasonQueueFull
 	}
 	return w, limiter.ReasonMaxWait
@@ -376,7 +321,7 @@ func (l *Line[T]) Cancel(w *Waiter[T]) bool {
 	if !l.queue.Remove(&w.place) {
 		return false
 	}
-	l.stand(w.entrant.Gate, -1)
+	l.stand(w, -1)
 	l.heap(w).remove(w)
 	return true
 }
@@ -384,7 +329,7 @@ func (l *Line[T]) Cancel(w *Waiter[T]) bool {
 // Depth is how many wait at now, rehearsed requests included.
 func (l *Line[T]) Depth(now int64) int {
 	l.settle(now)
-	return l.queue.Len() + l.ghosts
+	return l.queue.Len() + l.ghosts.n
 }
 
 // Remaining is how many more requests could be taken at now, at once or into
@@ -392,7 +337,7 @@ func (l *Line[T]) Depth(now int64) int {
 // used, or it is not known.
 func (l *Line[T]) Remaining(now int64) (n int64, more time.Duration) {
 	if depth := l.Depth(now); depth > 0 {
-		return int64(max(0, l.capacity-depth)), l.place(now, max(0, depth-l.capacity))
+		return int64(max(0, l.capacity-depth)), l.room(now, depth, 1)
 	}
 	n, more = l.pace.Free(now)
 	return n + int64(l.capacity), more
@@ -423,7 +368,7 @@ func (l *Line[T]) Idle(now int64) time.Duration {
 	if l.queue.Len() > 0 {
 		return Pinned
 	}
-	return l.pace.Settled(now, l.ghosts)
+	return l.pace.Settled(now, l.ghosts.cost)
 }
 
 // Adopt goes on under other terms. Nobody who waits is refused for it, nobody
@@ -431,7 +376,10 @@ func (l *Line[T]) Idle(now int64) time.Duration {
 // already keeps his own MaxWait.
 func (l *Line[T]) Adopt(now int64, t Terms) {
 	l.settle(now)
-	l.queue.Next(now) // who counts better by now does so by the old Ageing
+	l.Head(now) // who counts better by now does so by the old Ageing
+	if _, most := l.queue.Costs(); l.pace.rated() && t.Burst > l.pace.burst && most > l.pace.burst {
+		l.pace.slowed = now // who found a full bucket enough has to wait for a larger one
+	}
 	l.pace.Adopt(now, t.Rate, t.Burst, t.MaxInFlight)
 	l.capacity, l.maxWait = t.Queue, t.MaxWait
 	l.queue.Ageing = int64(t.PromoteAfter)

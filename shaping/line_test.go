@@ -97,7 +97,7 @@ func TestRehearsalDecidesAsIfEnforced(t *testing.T) {
 				rehearsed.Adopt(now, shaping.Terms{Rate: rate, Burst: burst, Queue: places, MaxWait: maxWait})
 			}
 			want, _ := enforced.Arrive(now, 0)
-			if got := rehearsed.Rehearse(now); got != want {
+			if got := rehearsed.Rehearse(now, shaping.Entrant{}); got != want {
 				t.Fatalf("seed %d step %d: %+v, want %+v", seed, step, got, want)
 			}
 			if got, want := rehearsed.Depth(now), enforced.Depth(now); got != want {
@@ -120,7 +120,7 @@ func TestRehearsalDecidesAsIfEnforced(t *testing.T) {
 func TestRehearsedDoNotOvertake(t *testing.T) {
 	line := shaping.NewLine[int](shaping.Terms{Rate: mustRate(t, "1/s"), Burst: 1, Queue: 10, MaxWait: time.Minute})
 	fill(&line, epoch, 2)
-	if v := line.Rehearse(epoch); v.Wait != 2*time.Second || v.Ahead != 1 {
+	if v := line.Rehearse(epoch, shaping.Entrant{}); v.Wait != 2*time.Second || v.Ahead != 1 {
 		t.Fatalf("%+v", v)
 	}
 	now := epoch + 5*second

@@ -23,12 +23,14 @@ const Endless int64 = math.MaxInt64
 //
 // In any interval of length t at most rate × (t + Slack) + burst requests
 // leave, whatever the arrivals, pauses and places, and however late the timers;
-// see [Pace.Leave].
+// see [Pace.Leave]. A request may cost more than one, and is then as many: what
+// leaves costs at most rate × (t + Slack) + the burst, or if that is more, the
+// cost of the last one in the interval.
 //
 // Time is an argument everywhere: nanoseconds since any epoch, from 0 to 2^62.
-// It may step: set back, a schedule waits for one interval more at most; set
-// forward, nothing that waits leaves in a bunch. A Pace is a value without
-// locks.
+// It may step: set back, a schedule waits for one interval more at most, or for
+// what the last departure cost; set forward, nothing that waits leaves in a
+// bunch. Costs are at least 1. A Pace is a value without locks.
 type Pace struct {
 	schedule       // no rate: as fast as places become free
 	places   int   // how many may be unfinished at once; 0: any number
@@ -51,65 +53,91 @@ func NewPace(rate limiter.Rate, burst int64, places int) Pace {
 
 func (p *Pace) rated() bool { return p.rate.Count > 0 }
 
-// Due is the earliest instant at which the next request may leave, as seen at
-// now, if no further place becomes free: long past after a quiet time, Endless
-// if it does not come by itself.
-func (p *Pace) Due(now int64) int64 {
+// Due is the earliest instant at which the next that waits may leave, if it is of
+// that cost, as seen at now, and no further place becomes free: long past after
+// a quiet time, Endless if it does not come by itself.
+func (p *Pace) Due(now, cost int64) int64 { return p.dueSince(now, 0, cost) }
+
+// dueSince is Due for one that could not leave before that instant, as if a
+// pause had ended then.
+func (p *Pace) dueSince(now, since, cost int64) int64 {
 	p.settle(now)
 	if p.full() {
 		return Endless
 	}
 	at := int64(math.MinInt64)
 	if p.rated() {
-		at = p.due(now).ceil()
+		since = max(since, p.resumed)
+		if p.pause.until != Endless {
+			since = max(since, p.pause.until)
+		}
+		at = p.due(p.left(now, since), cost).ceil()
 	}
 	return max(at, p.pause.until)
 }
 
 // Pass lets a request through that found nobody waiting, and reports whether
 // it may go at once. It gets no credit for the time that nobody used.
-func (p *Pace) Pass(now int64) bool {
-	if p.Due(now) > now {
+func (p *Pace) Pass(now, cost int64) bool {
+	p.idle(now)
+	if p.Due(now, cost) > now {
 		return false
 	}
 	if p.rated() {
-		p.pass(now)
+		p.pass(now, cost)
 	}
-	p.resumed = 0 // nobody waits who waited for that
 	p.taken++
 	return true
+}
+
+// idle notes that nobody waits, so that nobody does who waited for the end of a
+// pause.
+func (p *Pace) idle(now int64) {
+	if p.settle(now); p.pause.until == 0 {
+		p.resumed = 0
+	}
+}
+
+// left is the schedule's tat for those who wait, where a pause has ended at that
+// instant: what came together before is not for them but for one token, as it
+// would leave in a bunch.
+func (p *Pace) left(now, pause int64) span {
+	tat := p.paid(now)
+	if one := p.plus(span{ns: pause}, p.intervals(p.burst-1)); pause != 0 && tat.before(one) {
+		return one
+	}
+	return tat
 }
 
 // Leave lets out a request that waited; Due must have come. What follows is
 // scheduled from the instant at which it could have left, not from now, but at
 // most Slack in the past. Each departure is paid for at that instant, as the
 // bucket is then, which lies at most Slack before the real one: that is the
-// whole proof of the promise.
-func (p *Pace) Leave(now int64) {
+// whole proof of the promise. For the bucket held the burst at most before the
+// first in an interval, and rate × (t + Slack) came in until the last, of cost c,
+// which found min(c, burst). So those before it cost no more than
+// rate × (t + Slack) + burst − min(c, burst), and with it all of them
+// rate × (t + Slack) + max(burst, c).
+func (p *Pace) Leave(now, cost int64) {
 	p.settle(now)
 	if p.rated() {
-		tat, stalled := p.lagging(now)
+		tat, stalled := p.lagging(now, cost)
 		if stalled > 0 {
 			p.held += stalled
 			p.ready = max(p.ready, now-int64(Slack)) // it has been counted
 		}
-		p.tat = p.plus(tat, p.intervals(1))
+		p.charge(tat, cost)
 	}
 	p.taken++
 }
 
 // lagging is the schedule's tat as it is for one that waits and leaves at now.
-// Tokens that it could not use for want of a place are there still. What came
-// together before the end of a pause is not, but for one token: it would leave
-// in a bunch. Nor is what would have come together since the instant at which it
-// could have left, beyond Slack: that was a stall.
-func (p *Pace) lagging(now int64) (tat span, stalled int64) {
-	tat = p.paid(now)
-	from := p.due(now)
-	if from.ns < p.resumed {
-		from = span{ns: p.resumed}
-		tat = p.plus(from, p.intervals(p.burst-1))
-	}
+// Tokens that it could not use for want of a place are there still. Not so what
+// would have come together since the instant at which it could have left, beyond
+// Slack: that was a stall.
+func (p *Pace) lagging(now, cost int64) (tat span, stalled int64) {
+	tat = p.left(now, p.resumed)
+	from := p.due(tat, cost)
 	if from.ns < p.ready {
 		from = span{ns: p.ready}
 	}
@@ -121,6 +149,12 @@ func (p *Pace) lagging(now int64) (tat span, stalled int64) {
 		stalled = oldest - from.ns
 	}
 	return tat, stalled
+}
+
+// passedOver notes that one of that cost is no more the next, and has not left.
+// Until now no other could, so what gathered for it is no stall's.
+func (p *Pace) passedOver(now, cost int64) {
+	p.ready = max(p.ready, min(now, p.Due(now, cost)))
 }
 
 // Done gives a place back. Each request that left does it once.
@@ -212,36 +246,35 @@ func (p *Pace) Runs(now, patience int64) int64 {
 	return patience + p.held + p.pause.until - p.pause.from
 }
 
-// Wait is how long a request would wait that comes at now and finds ahead
-// requests waiting, if none of them gives up, places are free in time, and a
-// pause without end ends now. It is not negative.
-func (p *Pace) Wait(now int64, ahead int) time.Duration {
+// Wait is how long a request of that cost would wait that comes at now and finds
+// requests ahead of it that cost so much together, and the first of them head,
+// if none of them gives up, places are free in time, and a pause without end ends
+// now. With none ahead, it is itself the head. It is not negative.
+func (p *Pace) Wait(now, ahead, head, cost int64) time.Duration {
 	p.settle(now)
-	var pause int64 // relative to now, as an instant that far ahead may not be a number
+	from := now
 	if p.pause.until != 0 && p.pause.until != Endless {
-		pause = p.pause.until - now
+		from = p.pause.until
 	}
 	if !p.rated() {
-		return time.Duration(pause)
+		return time.Duration(from - now)
 	}
 	trial := *p
 	if p.pause.until != 0 {
-		trial.resumed = now
+		trial.resumed = from
 	}
 	if p.full() {
-		trial.ready = now
+		trial.ready = from
 	}
-	tat, _ := trial.lagging(now)
-	at := p.minus(tat, p.intervals(p.burst-1))
-	if at.ns -= now; pause > 0 && at.ns < pause {
-		at = span{ns: pause}
-	}
-	return time.Duration(max(pause, p.plus(at, p.intervals(int64(ahead))).ceil()))
+	tat, _ := trial.lagging(from, head)
+	at := p.due(tat, cost)
+	at.ns = min(at.ns-now, far-1) // relative to now, as an instant that far ahead may not be a number
+	return time.Duration(max(from-now, p.plus(at, p.intervals(ahead)).ceil()))
 }
 
-// waitFrom is Wait for a request that cannot leave before that instant, and the
-// ahead requests neither.
-func (p *Pace) waitFrom(now, from int64, ahead int) time.Duration {
+// waitFrom is Wait for a request that cannot leave before that instant, nor can
+// those ahead.
+func (p *Pace) waitFrom(now, from, ahead, cost int64) time.Duration {
 	trial := *p
 	if trial.pause.until == 0 {
 		trial.pause.from = now
@@ -250,7 +283,7 @@ func (p *Pace) waitFrom(now, from int64, ahead int) time.Duration {
 		trial.pause.until = 0
 	}
 	trial.pause.until = max(trial.pause.until, from)
-	return trial.Wait(now, ahead)
+	return trial.Wait(now, ahead, cost, cost) // from the end of a pause on, it does not matter who is first
 }
 
 // reopened notes that what waits could not leave before that instant, so that
@@ -261,8 +294,8 @@ func (p *Pace) reopened(at int64) { p.resumed = max(p.resumed, at) }
 // full reports whether no place is free.
 func (p *Pace) full() bool { return p.places > 0 && p.taken >= p.places }
 
-// Free is how many requests could go at now, one right after the other, if
-// nobody waits; and the time until it is one more, which is zero when it is
+// Free is how many requests of cost 1 could go at now, one right after the other,
+// if nobody waits; and the time until it is one more, which is zero when it is
 // the whole burst or not known.
 func (p *Pace) Free(now int64) (n int64, next time.Duration) {
 	p.settle(now)
@@ -276,15 +309,15 @@ func (p *Pace) Free(now int64) (n int64, next time.Duration) {
 		}
 	}
 	if p.pause.until != 0 {
-		n, next = 0, p.Wait(now, 0)
+		n, next = 0, p.Wait(now, 0, 1, 1)
 	}
 	return n, next
 }
 
 // Settled is the time until the pace is as good as new, so that forgetting it
 // changes no later answer; Pinned while a request is unfinished and places
-// matter. ahead requests still have to leave.
-func (p *Pace) Settled(now int64, ahead int) time.Duration {
+// matter. ahead is the cost of requests that still have to leave.
+func (p *Pace) Settled(now, ahead int64) time.Duration {
 	switch p.settle(now); {
 	case p.places > 0 && p.taken > 0:
 		return Pinned

@@ -29,23 +29,30 @@ type ref struct {
 	excused   int64 // the time that counts as nobody's waiting, in all
 	slowed    int64
 
+	last    int64      // what the last departure cost
+	dearest int64      // the highest cost since nobody waited
+	least   int64      // and the lowest
+	head    *refWaiter // who was next at the last look
+
 	all   []*refWaiter
 	turns [3][]string      // flows by level
 	since map[string]int64 // when, in numbers of changes, a flow came to hold what it holds
 	moves int64
-	left  int
+	left  int64 // what those cost who left
 }
 
 type refWaiter struct {
 	id      int
 	e       shaping.Entrant
+	cost    int64
 	level   queue.Class
 	came    int64
 	excused int64 // what was excused when it came
 	longest int64
 	own     bool // longest is the client's own time, which no operator stops
 	ahead   int
-	left    int
+	before  int64
+	left    int64
 }
 
 func newRef(t shaping.Terms) *ref {
@@ -100,8 +107,8 @@ func (m *ref) look(now int64) {
 		m.resumed = max(m.resumed, m.paused)
 		m.paused = 0
 	}
-	if m.rated() && m.level(rat(now)).Sign() < 0 {
-		m.tokens, m.at = rat(0), rat(now)
+	if least := rat(min(0, m.terms.Burst-m.last)); m.rated() && m.level(rat(now)).Cmp(least) < 0 {
+		m.tokens, m.at = least, rat(now)
 	}
 	for m.terms.PromoteAfter > 0 {
 		var next *refWaiter
@@ -113,43 +120,84 @@ func (m *ref) look(now int64) {
 			}
 		}
 		if next == nil {
-			return
+			break
 		}
 		next.level--
 		m.tidy()
 	}
+	// One that is cheaper could not leave while a dearer one was next, so the
+	// tokens that gathered until now are there for it.
+	next := m.next()
+	if next != nil && m.head != nil && next.cost < m.head.cost {
+		m.placeFrom = max(m.placeFrom, min(now, m.dueFor(m.head.cost)))
+	}
+	m.head = next
 }
+
+// cost is what a request takes of the rate.
+func (m *ref) cost(e shaping.Entrant) int64 {
+	if !m.rated() {
+		return 1
+	}
+	return max(1, e.Cost)
+}
+
+// needs is how many tokens one must find that costs so much: all of them, or a
+// full bucket.
+func (m *ref) needs(cost int64) int64 { return min(cost, m.terms.Burst) }
 
 func (m *ref) full() bool { return m.terms.MaxInFlight > 0 && m.taken >= m.terms.MaxInFlight }
 
-// due is the first nanosecond at which one may leave.
+// due is the first nanosecond at which the next may leave.
 func (m *ref) due(now int64) int64 {
 	m.look(now)
+	if w := m.next(); w != nil {
+		return m.dueFor(w.cost)
+	}
+	return m.dueFor(1)
+}
+
+func (m *ref) dueFor(cost int64) int64 {
 	switch {
 	case m.full():
 		return shaping.Endless
 	case m.paused != 0:
 		if m.rated() {
-			return max(m.paused, ceil(m.whole(1)))
+			trial := *m
+			trial.resumed = m.paused
+			return max(m.paused, ceil(trial.from(m.needs(cost))))
 		}
 		return m.paused
 	case m.rated():
-		return ceil(m.whole(1))
+		return ceil(m.from(m.needs(cost)))
 	}
 	return math.MinInt64
+}
+
+// kept is the bucket as it is for those who wait: at the end of a pause it holds
+// no more than one token.
+func (m *ref) kept() (tokens, at *big.Rat) {
+	if r := rat(m.resumed); m.resumed != 0 && m.whole(1).Cmp(r) < 0 {
+		return rat(1), r
+	}
+	return m.tokens, m.at
+}
+
+// from is the instant at which there are n tokens for those who wait.
+func (m *ref) from(n int64) *big.Rat {
+	trial := ref{terms: m.terms}
+	trial.tokens, trial.at = m.kept()
+	return trial.whole(n)
 }
 
 // serve is the bucket as it is for one who waited and leaves at now: at which
 // instant it counts as leaving, which is at most Slack ago, and how many tokens
 // there were then. What it could not use for lack of a place is still there;
-// what came together before a pause ended, or while the machine stood still
-// beyond Slack, is not.
-func (m *ref) serve(now int64) (tokens, at *big.Rat, stalled int64) {
-	tokens, at = m.tokens, m.at
-	from := m.whole(1)
-	if r := rat(m.resumed); from.Cmp(r) < 0 {
-		from, tokens, at = r, rat(1), r
-	}
+// what came together before a pause ended, but for one token, or while the
+// machine stood still beyond Slack, is not.
+func (m *ref) serve(now, cost int64) (tokens, at *big.Rat, stalled int64) {
+	tokens, at = m.kept()
+	from := m.from(m.needs(cost))
 	from = later(from, rat(m.placeFrom))
 	trial := &ref{terms: m.terms, tokens: tokens, at: at}
 	tokens = trial.level(from)
@@ -159,9 +207,13 @@ func (m *ref) serve(now int64) (tokens, at *big.Rat, stalled int64) {
 	return tokens, from, 0
 }
 
-// wait is how long one would wait with that many ahead.
-func (m *ref) wait(now int64, ahead int) time.Duration {
+// wait is how long one would wait with so much ahead.
+func (m *ref) wait(now, ahead, cost int64) time.Duration {
 	m.look(now)
+	head := cost
+	if w := m.next(); ahead > 0 && w != nil {
+		head = w.cost
+	}
 	trial, begin := *m, now
 	if m.paused != 0 {
 		if m.paused != shaping.Endless {
@@ -175,8 +227,22 @@ func (m *ref) wait(now int64, ahead int) time.Duration {
 	if !m.rated() {
 		return time.Duration(begin - now)
 	}
-	trial.tokens, trial.at, _ = trial.serve(begin)
-	return time.Duration(max(begin, ceil(trial.whole(int64(ahead)+1))) - now)
+	trial.tokens, trial.at, _ = trial.serve(begin, head)
+	return time.Duration(max(begin, ceil(trial.whole(ahead+m.needs(cost)))) - now)
+}
+
+// room is how long it takes until the queue is not full: until the head has left,
+// or if there are over more, so many. Of these no more is known than that none is
+// dearer than the dearest.
+func (m *ref) room(now int64, over int) time.Duration {
+	if over <= 0 {
+		return m.wait(now, 0, m.next().cost)
+	}
+	var all int64
+	for _, w := range m.all {
+		all += w.cost
+	}
+	return m.wait(now, min(all, int64(over)*m.dearest), m.dearest)
 }
 
 // clock is the time that counts as waiting.
@@ -197,14 +263,21 @@ func (m *ref) longest(e shaping.Entrant) int64 {
 // verdict is what a newcomer is told.
 func (m *ref) verdict(now int64, e shaping.Entrant) shaping.Verdict {
 	m.look(now)
-	if len(m.all) == 0 && m.due(now) <= now {
+	cost := m.cost(e)
+	if len(m.all) == 0 && m.paused == 0 {
+		m.resumed = 0 // nobody waited for it
+	}
+	if len(m.all) == 0 && m.dueFor(cost) <= now {
 		return shaping.Verdict{}
 	}
-	v := shaping.Verdict{Queued: true, Ahead: m.ahead(e)}
-	v.Wait = m.wait(now, v.Ahead)
+	ahead, before := m.ahead(e)
+	v := shaping.Verdict{Queued: true, Ahead: ahead, Wait: m.wait(now, before, cost)}
 	most := time.Duration(m.longest(e))
 	if over := len(m.all) - m.terms.Queue; over >= 0 && m.victim(e) == nil {
-		v.Reason, v.RetryAfter = limiter.ReasonQueueFull, m.wait(now, over)
+		v.Reason = limiter.ReasonQueueFull
+		if v.RetryAfter = m.wait(now, 0, cost); len(m.all) > 0 {
+			v.RetryAfter = m.room(now, over)
+		}
 	}
 	if v.Wait > most {
 		if v.Reason == "" {
@@ -215,11 +288,16 @@ func (m *ref) verdict(now int64, e shaping.Entrant) shaping.Verdict {
 		}
 		// By then all who count as much are in time, whoever of them goes first;
 		// and if others come to count as much by then, all who wait.
-		v.RetryAfter = max(v.RetryAfter, m.wait(now, m.upTo(e.Class))-most)
+		// By then those of a worse class may have left who need fewer tokens.
+		count := e.Class
+		if m.needs(cost) > 1 {
+			count = queue.Low
+		}
+		v.RetryAfter = max(v.RetryAfter, m.wait(now, m.upTo(count), cost)-most)
 		if m.joined(now+int64(v.RetryAfter), e.Class) {
-			v.RetryAfter = max(v.RetryAfter, m.wait(now, len(m.all))-most)
+			v.RetryAfter = max(v.RetryAfter, m.wait(now, m.upTo(queue.Low), cost)-most)
 			if over := len(m.all) - m.terms.Queue; over >= 0 {
-				v.RetryAfter = max(v.RetryAfter, m.wait(now, over))
+				v.RetryAfter = max(v.RetryAfter, m.room(now, over))
 			}
 		}
 	}
@@ -237,19 +315,24 @@ func (m *ref) enter(now int64, e shaping.Entrant, id int) (v shaping.Verdict, ou
 		return v, nil
 	case !v.Queued:
 		if m.rated() {
-			m.tokens, m.at = sub(m.level(rat(now)), rat(1)), rat(now)
+			m.tokens, m.at = sub(m.level(rat(now)), rat(m.cost(e))), rat(now)
+			m.last = m.cost(e)
 		}
-		m.resumed = 0
 		m.taken++
 		return v, nil
 	}
+	_, before := m.ahead(e)
 	if len(m.all) >= m.terms.Queue {
 		out = m.victim(e)
 		m.remove(out)
 	}
 	longest := m.longest(e)
+	if len(m.all) == 0 {
+		m.least, m.dearest = m.cost(e), m.cost(e)
+	}
+	m.least, m.dearest = min(m.least, m.cost(e)), max(m.dearest, m.cost(e))
 	m.all = append(m.all, &refWaiter{
-		id: id, e: e, level: e.Class, came: now, excused: m.clock(now), ahead: v.Ahead, left: m.left,
+		id: id, e: e, cost: m.cost(e), level: e.Class, came: now, excused: m.clock(now), ahead: v.Ahead, before: before, left: m.left,
 		longest: longest, own: e.MaxWait > 0 && e.MaxWait <= m.terms.MaxWait,
 	})
 	m.changed(e.Flow)
@@ -264,11 +347,12 @@ func (m *ref) leave(now int64) *refWaiter {
 		return nil
 	}
 	m.take(w)
-	m.left++
+	m.head = nil
+	m.left += w.cost
 	m.taken++
 	if m.rated() {
-		tokens, at, stalled := m.serve(now)
-		m.tokens, m.at = sub(tokens, rat(1)), at
+		tokens, at, stalled := m.serve(now, w.cost)
+		m.tokens, m.at, m.last = sub(tokens, rat(w.cost)), at, w.cost
 		m.excused += stalled
 		if stalled > 0 {
 			m.placeFrom = max(m.placeFrom, now-int64(shaping.Slack))
@@ -306,7 +390,7 @@ func (m *ref) expire(now int64) (*refWaiter, limiter.Reason) {
 	switch {
 	case m.slowed >= w.came, w.own && (m.paused != 0 || m.resumed > w.came):
 		return w, limiter.ReasonPaused
-	case m.left-w.left > w.ahead:
+	case m.left-w.left+m.needs(m.head.cost)-m.needs(w.cost) > w.before:
 		return w, limiter.ReasonQueueFull
 	}
 	return w, limiter.ReasonMaxWait
@@ -319,6 +403,10 @@ func (m *ref) wake(now int64) int64 {
 	at := m.due(now)
 	for _, w := range m.all {
 		at = min(at, m.ends(now, w))
+		if m.terms.PromoteAfter > 0 && w.level > queue.High && m.first(w) && m.least < m.head.cost {
+			// One that is cheaper may become the next by it.
+			at = min(at, w.came+int64(m.terms.PromoteAfter)*int64(w.e.Class-w.level+1))
+		}
 	}
 	return at
 }
@@ -364,6 +452,9 @@ func (m *ref) adopt(now int64, t shaping.Terms) {
 		t.MaxInFlight > 0 && (old.MaxInFlight == 0 || t.MaxInFlight < old.MaxInFlight) {
 		m.slowed = now
 	}
+	if old.Rate.Count > 0 && t.Burst > old.Burst && m.dearest > old.Burst {
+		m.slowed = now // a full bucket is more than it was
+	}
 	if m.full() {
 		m.placeFrom = max(m.placeFrom, now)
 	}
@@ -375,7 +466,7 @@ func (m *ref) adopt(now int64, t shaping.Terms) {
 	switch {
 	case !m.rated():
 	case tokens == nil: // a new bucket is full
-		m.tokens, m.at = rat(t.Burst), rat(0)
+		m.tokens, m.at, m.last = rat(t.Burst), rat(0), 0
 	case old.Rate != t.Rate || old.Burst != t.Burst:
 		// A begun token is kept in the units of the new schedule, of which an
 		// interval has Per.
@@ -383,6 +474,7 @@ func (m *ref) adopt(now int64, t shaping.Terms) {
 		begun := rat(floor(mul(sub(tokens, n), rat(int64(t.Rate.Per)))))
 		tokens = add(n, begun.Quo(begun, rat(int64(t.Rate.Per))))
 		m.tokens, m.at = lesser(tokens, rat(t.Burst)), rat(now)
+		m.last = t.Burst - min(0, floor(tokens))
 	}
 }
 

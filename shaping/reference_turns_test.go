@@ -43,25 +43,38 @@ func (m *ref) flows() (flows []string) {
 }
 
 // ahead is all of a better class, and of the same at most as many as stand in
-// the first turns of all flows.
-func (m *ref) ahead(e shaping.Entrant) int {
+// the first turns of all flows, and what those cost: of flows that have more
+// turns, as if each was the dearest, but no more than all.
+func (m *ref) ahead(e shaping.Entrant) (n int, cost int64) {
 	better, same, turns := 0, 0, 0
+	var betterCost, sameCost, whole, begun, more int64
 	for _, w := range m.all {
 		if w.level < e.Class {
 			better++
+			betterCost += w.cost
 		}
 		if w.level == e.Class {
 			same++
+			sameCost += w.cost
+		}
+		if m.holds(w.e.Flow) <= m.holds(e.Flow) {
+			whole += w.cost
+		} else {
+			begun += w.cost
 		}
 	}
 	for _, flow := range m.flows() {
 		turns += min(m.holds(flow), m.holds(e.Flow)+1)
+		if m.holds(flow) > m.holds(e.Flow) {
+			more += int64(m.holds(e.Flow)+1) * m.dearest
+		}
 	}
-	return better + min(same, turns)
+	return better + min(same, turns), betterCost + min(sameCost, whole+min(begun, more))
 }
 
-// really lets everybody out before a newcomer, and counts.
-func (m *ref) really(e shaping.Entrant) int {
+// really lets everybody out before a newcomer, counts, and adds up what they
+// cost.
+func (m *ref) really(e shaping.Entrant) (n int, cost int64) {
 	trial := &ref{all: slices.Clone(m.all), since: map[string]int64{}}
 	for l := range m.turns {
 		trial.turns[l] = slices.Clone(m.turns[l])
@@ -69,11 +82,12 @@ func (m *ref) really(e shaping.Entrant) int {
 	me := &refWaiter{e: e, level: e.Class}
 	trial.all = append(trial.all, me)
 	trial.tidy()
-	for n := 0; ; n++ {
+	for ; ; n++ {
 		w := trial.next()
 		if w == me {
-			return n
+			return n, cost
 		}
+		cost += w.cost
 		trial.take(w)
 	}
 }
@@ -112,14 +126,14 @@ func (m *ref) first(w *refWaiter) bool {
 	return m.all[i] == w
 }
 
-// upTo is how many count as class or better.
-func (m *ref) upTo(class queue.Class) (n int) {
+// upTo is what those cost who count as class or better.
+func (m *ref) upTo(class queue.Class) (cost int64) {
 	for _, w := range m.all {
 		if w.level <= class {
-			n++
+			cost += w.cost
 		}
 	}
-	return n
+	return cost
 }
 
 // joined reports whether others come to count as class by that instant.

@@ -9,11 +9,14 @@ import (
 
 // A schedule is the rate's part of a Pace.
 //
-// It is the generic cell rate algorithm (ITU-T I.371) with one number of
-// state, the theoretical arrival time tat: the instant at which everything
-// that left so far would be paid for. A request may leave at
-// tat − (burst−1) × interval. With burst 1 that is a leaky bucket's outflow,
-// one each interval; with more it is a token bucket.
+// It is the generic cell rate algorithm (ITU-T I.371), whose state is the
+// theoretical arrival time tat: the instant at which everything that left so
+// far would be paid for. A request that costs c may leave at
+// tat − (burst − min(c, burst)) × interval: when its tokens are there, or if it
+// costs more than the bucket holds, when that is full. What is lacking then is
+// paid for by those who come after it. With burst 1 that is a leaky bucket's
+// outflow, one each interval, or c intervals after one that costs c; with more
+// it is a token bucket.
 //
 // tat is kept as an exact fraction: 701 requests at 7/m take 6000 s, and not
 // one nanosecond more for each that an interval was rounded.
@@ -24,42 +27,63 @@ type schedule struct {
 	rate  limiter.Rate
 	burst int64
 	tat   span
+	last  int64 // what the last departure cost
 }
 
 // pass notes a departure at now that found nobody waiting. It gets no credit for
 // the time that nobody used.
-func (p *schedule) pass(now int64) {
+func (p *schedule) pass(now, cost int64) {
 	tat := p.paid(now)
 	if tat.ns < now {
 		tat = span{ns: now}
 	}
-	p.tat = p.plus(tat, p.intervals(1))
+	p.charge(tat, cost)
 }
 
-// free is how many requests could go at now, one right after the other, if
-// nobody waits; and the time until it is one more, which is zero when it is
+// charge notes a departure that found the schedule at tat.
+func (p *schedule) charge(tat span, cost int64) {
+	p.tat, p.last = p.plus(tat, p.price(cost)), cost
+}
+
+// fits reports whether a request of that cost can ever be paid for.
+func (p *schedule) fits(cost int64) bool { return p.intervals(cost).ns <= int64(limiter.MaxPeriod) }
+
+// price is what fits, or else as much as can be.
+func (p *schedule) price(cost int64) span {
+	return p.intervals(cost).min(span{ns: int64(limiter.MaxPeriod)})
+}
+
+// needs is how many tokens a request has to find.
+func (p *schedule) needs(cost int64) int64 { return min(cost, p.burst) }
+
+// free is how many requests of cost 1 could go at now, one right after the other,
+// if nobody waits; and the time until it is one more, which is zero when it is
 // the whole burst.
 func (p *schedule) free(now int64) (n int64, next time.Duration) {
 	whole, rest := p.used(now)
-	if rest > 0 {
-		return p.burst - whole - 1, time.Duration(span{0, rest}.over(p.rate.Count).ceil())
+	switch {
+	case whole == 0 && rest == 0:
+		return p.burst, 0
+	case rest > 0:
+		n = p.burst - whole - 1
+	default:
+		n = p.burst - whole
+		whole, rest = whole-1, int64(p.rate.Per)
 	}
-	if whole > 0 {
-		return p.burst - whole, time.Duration(p.intervals(1).ceil())
-	}
-	return p.burst, 0
+	n = max(0, n)
+	return n, time.Duration(p.plus(p.intervals(whole-(p.burst-n-1)), span{0, rest}.over(p.rate.Count)).ceil())
 }
 
 // settled is the time until the schedule is as good as new; forgetting it then
-// changes no later answer. ahead requests still have to leave.
-func (p *schedule) settled(now int64, ahead int) time.Duration {
+// changes no later answer. ahead is the cost of requests that still have to leave.
+func (p *schedule) settled(now, ahead int64) time.Duration {
 	tat := p.paid(now)
 	tat.ns -= now
-	return time.Duration(max(0, p.plus(tat, p.intervals(int64(ahead))).ceil()))
+	return time.Duration(max(0, p.plus(tat, p.intervals(ahead)).ceil()))
 }
 
 // adopt goes on at another rate and burst. The tokens left are kept, whole and
-// begun ones, up to the new burst: no change of limits fills a bucket, however
+// begun ones, up to the new burst, and so are those that are lacking: no change of limits fills a bucket, however
 // often it is made (milvus-io/milvus #35675), and who has waited for half an
 // interval has half an interval of the new rate before him.
 func (p *schedule) adopt(now int64, rate limiter.Rate, burst int64) {
@@ -75,27 +99,29 @@ func (p *schedule) adopt(now int64, rate limiter.Rate, burst int64) {
 		hi, lo := bits.Mul64(uint64(int64(p.rate.Per)-rest), uint64(rate.Per))
 		begun, _ = bits.Div64(hi, lo, uint64(p.rate.Per))
 	}
-	p.rate, p.burst = rate, burst
+	p.rate, p.burst, p.last = rate, burst, burst-min(free, 0)
 	p.tat = span{ns: now}
 	if free < burst {
-		p.tat = p.minus(p.plus(p.tat, p.intervals(burst-free)), span{0, int64(begun)}.over(rate.Count))
+		p.tat = p.minus(p.plus(p.tat, p.price(burst-free)), span{0, int64(begun)}.over(rate.Count))
 	}
 }
 
-// paid is tat as seen at now. Nothing that left by now is paid for later than
-// a full burst from now, so a tat beyond says that the clock was set back, and
+// paid is tat as seen at now. What left by now found its tokens or a full
+// bucket, so it is paid for no later than a full burst from now, or all the cost
+// of the last if that is more. A tat beyond says that the clock was set back, and
 // the schedule is set to that at once: corrected only when something leaves, it
 // would move along with every look, and nothing would leave until the clock is
 // where it was.
 func (p *schedule) paid(now int64) span {
 	if p.tat.ns > now {
-		p.tat = p.tat.min(p.plus(span{ns: now}, p.intervals(p.burst)))
+		p.tat = p.tat.min(p.plus(span{ns: now}, p.price(max(p.burst, p.last))))
 	}
 	return p.tat
 }
 
-func (p *schedule) due(now int64) span {
-	return p.minus(p.paid(now), p.intervals(p.burst-1))
+// due is when a request may leave of that cost, by what is paid for at tat.
+func (p *schedule) due(tat span, cost int64) span {
+	return p.minus(tat, p.intervals(p.burst-p.needs(cost)))
 }
 
 // used is what is not paid for at now, in whole intervals and a rest in units
@@ -107,7 +133,7 @@ func (p *schedule) used(now int64) (whole, rest int64) {
 	}
 	hi, lo := bits.Mul64(uint64(tat.ns-now), uint64(p.rate.Count))
 	lo, carry := bits.Add64(lo, uint64(tat.frac), 0)
-	// paid is at most a burst from now, so the quotient is no more than burst.
+	// paid is at most MaxPeriod from now, and so many intervals are a number.
 	q, r := bits.Div64(hi+carry, lo, uint64(p.rate.Per))
 	return int64(q), int64(r)
 }

@@ -134,6 +134,13 @@ type Request struct {
 	// not asked.
 	Gone func() bool
 
+	// Cost is how many intervals of the rate the request takes, and one place all
+	// the same; 0 means 1. Under a policy without a Rate every request is one.
+	Cost int64
+	// Free: it only looks. It passes at once, and takes neither an interval nor a
+	// place.
+	Free bool
+
 	Class   queue.Class   // who goes first
 	Flow    string        // who takes turns within a class
 	MaxWait time.Duration // how long this request would wait, if less than the policy allows; 0: no less
@@ -141,7 +148,7 @@ type Request struct {
 }
 
 func (r *Request) entrant() Entrant {
-	return Entrant{Class: r.Class, Flow: r.Flow, MaxWait: r.MaxWait, Gate: r.Gate}
+	return Entrant{Cost: r.Cost, Class: r.Class, Flow: r.Flow, MaxWait: r.MaxWait, Gate: r.Gate}
 }
 
 // A Grant is a Shaper's answer to a Request.
@@ -219,6 +226,11 @@ func (s *Shaper) acquire(ctx context.Context, req *Request, d *limiter.Decision)
 		*d = s.rules.Load().decision(s.clock.at(s.clock.now()))
 		d.Reason = limiter.ReasonClientGone
 		return nil, context.Cause(ctx)
+	}
+	if req.Free {
+		*d = s.Peek(req.Key)
+		d.Allowed, d.Reason, d.RetryAfter, d.Ahead, d.Peeked = true, limiter.ReasonNone, 0, 0, false
+		return nil, nil
 	}
 	b, w := s.arrive(req, d)
 	if w != nil {
@@ -307,7 +319,7 @@ func (s *Shaper) Foresee(req Request) (wait time.Duration, ok bool) {
 	shard, h := s.lines.Shard(req.Key)
 	shard.Lock()
 	defer shard.Unlock()
-	if s.rules.Load().DryRun {
+	if req.Free || s.rules.Load().DryRun {
 		return 0, true
 	}
 	var b *bucket

@@ -14,7 +14,10 @@ import (
 )
 
 // A chance picks what happens.
-type chance struct{ pick source }
+type chance struct {
+	pick source
+	cost int // the highest; 0: every request is one
+}
 
 func (c chance) in(n int) bool { return c.pick(n) == 0 }
 
@@ -37,6 +40,9 @@ func (c chance) terms(t testing.TB, places bool) shaping.Terms {
 
 func (c chance) entrant(classes, flows int, maxWait time.Duration) shaping.Entrant {
 	e := shaping.Entrant{Class: queue.Class(c.pick(classes)), Flow: string(rune('A' + c.pick(flows)))}
+	if c.cost > 0 {
+		e.Cost = int64(c.pick(c.cost + 1))
+	}
 	if c.in(4) {
 		e.MaxWait = 1 + time.Duration(c.pick(130))*maxWait/100
 	}
@@ -111,7 +117,7 @@ func (w *lineWalk) serve() {
 		if w.line.Cancel(got) {
 			w.fail("%d gave up after it had left", got.Value)
 		}
-		w.ledger.left(w.terms)
+		w.ledger.left(w.terms, want.cost)
 		w.ok(w.ledger.ends(got.Value, "left"))
 		w.ok(w.ledger.ordered(got.Value, want.e))
 		w.goes(got.Value)
@@ -143,6 +149,9 @@ func (w *lineWalk) serve() {
 	if !slices.Equal(got, want) {
 		w.fail("Expire took %v, want %v", got, want)
 	}
+	if len(got) > 0 {
+		w.serve() // a cheaper one may have become the head by it
+	}
 }
 
 // goes notes who takes a place.
@@ -170,7 +179,7 @@ func (w *lineWalk) arrive(id int, e shaping.Entrant) {
 		// goes on being so.
 		w.waiters[id], w.placed[id] = waiter, w.terms.MaxInFlight > 0 || w.line.Due(w.now) <= w.now
 	case want.Reason == limiter.ReasonNone:
-		w.ledger.left(w.terms)
+		w.ledger.left(w.terms, w.ref.cost(e))
 		w.ok(w.ledger.ends(id, "left"))
 		w.goes(id)
 		w.counts["went at once"]++
@@ -195,6 +204,13 @@ func (w *lineWalk) truth(e shaping.Entrant) {
 	then, expired := w.ref.alone(w.now, v.RetryAfter, e)
 	if then.Reason != limiter.ReasonNone {
 		w.fail("%+v is told %+v, and then %+v", e, v, then)
+	}
+	worse := func(o *refWaiter) bool { return o.level > e.Class }
+	if over := len(w.ref.all) - w.terms.Queue; w.cost > 0 && (over > 0 || w.ref.paused != 0 || slices.ContainsFunc(w.ref.all, worse)) {
+		// Who leaves until there is room is not known, nor who of a worse class
+		// needs fewer tokens and goes before; and who comes after a pause finds
+		// tokens that are not for those who come in it.
+		return
 	}
 	if len(w.ref.flows()) > 1 || len(w.ref.flows()) == 1 && w.ref.flows()[0] != e.Flow || w.terms.PromoteAfter > 0 || expired {
 		return
@@ -231,10 +247,11 @@ type jumps struct{ late, clock bool }
 
 func walkLedger(t testing.TB, steps int, pick source, j jumps) map[string]int {
 	w := &lineWalk{
-		chance: chance{pick}, t: t, ledger: newLedger(), now: 3600 * second,
+		chance: chance{pick: pick}, t: t, ledger: newLedger(), now: 3600 * second,
 		waiters: map[int]*shaping.Waiter[int]{}, placed: map[int]bool{}, counts: map[string]int{},
 	}
 	classes, flows, places := 1+pick(3), 1+pick(4), w.in(2)
+	w.cost = []int{0, 3, 9}[pick(3)]
 	w.terms = w.terms0(places)
 	w.line, w.ref = shaping.NewLine[int](w.terms), newRef(w.terms)
 	for step := range steps {
@@ -242,8 +259,8 @@ func walkLedger(t testing.TB, steps int, pick source, j jumps) map[string]int {
 		e := w.entrant(classes, flows, w.terms.MaxWait)
 		if got, want := w.line.LookFor(w.now, e), w.ref.verdict(w.now, e); got != want {
 			w.fail("%+v is told %+v, want %+v", e, got, want)
-		} else if really := w.ref.really(e); got.Reason == limiter.ReasonNone && got.Ahead < really {
-			w.fail("%+v is told that %d are ahead, and it is %d", e, got.Ahead, really)
+		} else if n, cost := w.ref.really(e); got.Reason == limiter.ReasonNone && (got.Ahead < n || got.Wait < w.ref.wait(w.now, cost, w.ref.cost(e)) && len(w.ref.all) > 0) {
+			w.fail("%+v is told %+v, and ahead are %d that cost %d", e, got, n, cost)
 		}
 		switch op := pick(20); {
 		case op < 6:
@@ -277,7 +294,7 @@ func walkLedger(t testing.TB, steps int, pick source, j jumps) map[string]int {
 			}
 			if at > w.now && at-w.now < int64(48*time.Hour) {
 				w.pass(at - 1 - w.now)
-				if w.line.Leave(w.now) != nil {
+				if w.line.Leave(w.now) != nil || w.ref.leave(w.now) != nil {
 					w.fail("left 1 ns before it was due")
 				}
 				w.pass(1)

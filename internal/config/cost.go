@@ -3,7 +3,10 @@ package config
 import (
 	"fmt"
 	"net/textproto"
+	"strconv"
 	"strings"
+
+	"github.com/shapeproxy/shapeproxy/limiter"
 )
 
 // costForm is what cost may be.
@@ -39,19 +42,28 @@ func (t *table) affordable(l *Limit) {
 	switch {
 	case !t.has("cost"):
 	case l.Queue > 0:
-		t.bad("cost", "has no effect with a queue, in which each request takes one turn; remove it, or put a limit without a queue before this one")
+		if float64(l.Cost)*float64(l.Rate.Per) > float64(limiter.MaxPeriod)*float64(l.Rate.Count) {
+			t.bad("cost", "takes longer than 36500d at rate = %q, so no request would ever be let through; raise rate, or write less", l.Rate)
+		}
 	case l.Cost > most:
 		t.bad("cost", "is more than %s = %d, so no request would ever be let through; raise %s, or write less", field, most, field)
 	}
 }
 
 // pays says what a request takes; "" if that is one.
-func (l *Limit) pays() string {
+func (l *Limit) pays() (text string) {
+	many := "as many"
 	switch {
 	case l.CostHeader != "":
-		return fmt.Sprintf("a request counts as many as its header %s says, if a trusted proxy sends it, and else as one", l.CostHeader)
+		text = fmt.Sprintf("a request counts as many as its header %s says, if a trusted proxy sends it, and else as one", l.CostHeader)
 	case l.Cost > 1:
-		return fmt.Sprintf("each request counts as %d", l.Cost)
+		many = strconv.FormatInt(l.Cost, 10)
+		text = "each request counts as " + many
+	default:
+		return ""
 	}
-	return ""
+	if l.Queue > 0 {
+		text += fmt.Sprintf(": it takes the time of %s, and one place in the queue", many)
+	}
+	return text
 }

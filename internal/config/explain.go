@@ -123,12 +123,16 @@ func (l Limit) passes() string {
 func (l Limit) waits() string {
 	// Floats, as the longest queue at the slowest rate would take longer than
 	// a Duration can say.
-	last := float64(l.Queue) * float64(l.Rate.Per) / float64(l.Rate.Count)
+	each := float64(max(1, l.Cost)) * float64(l.Rate.Per) / float64(l.Rate.Count)
+	last := float64(l.Queue) * each
 	maxWait := limiter.FormatDuration(l.MaxWait)
 	if last <= float64(l.MaxWait) {
 		return fmt.Sprintf("%d may wait up to %s (max_wait %s)", l.Queue, round(time.Duration(last)), maxWait)
 	}
-	places := int64(float64(l.MaxWait) / float64(l.Rate.Per) * float64(l.Rate.Count))
+	places := int64(float64(l.MaxWait) / each)
+	if places == 0 {
+		return fmt.Sprintf("turns come further apart than max_wait (%s), so only one that comes no more than that before its turn can wait for it; the others are refused at once", maxWait)
+	}
 	return fmt.Sprintf("%d may wait up to %s (max_wait), which only %d of them can keep to at this rate; the others are refused at once", l.Queue, maxWait, places)
 }
 

@@ -58,25 +58,31 @@ func TestCase24ExplainMaxWait(t *testing.T) {
 		{`algorithm = "leaky-bucket", rate = "10/s", queue = 300`, "10 requests a second, one each 100ms; 300 may wait up to 30s (max_wait 30s)"},
 		{`algorithm = "leaky-bucket", rate = "10/s", queue = 1000`, "10 requests a second, one each 100ms; 1000 may wait up to 30s (max_wait), which only 300 of them can keep to at this rate; the others are refused at once"},
 		{`algorithm = "leaky-bucket", rate = "1/m", queue = 5, max_wait = "1h"`, "1 request a minute, one each 1m; 5 may wait up to 5m (max_wait 1h)"},
-		{`algorithm = "leaky-bucket", rate = "1/36500d", queue = 2147483647`, "1 request in 36500d, one each 36500d; 2147483647 may wait up to 30s (max_wait), which only 0 of them can keep to at this rate; the others are refused at once"},
+		{`algorithm = "leaky-bucket", rate = "1/36500d", queue = 2147483647`, "1 request in 36500d, one each 36500d; turns come further apart than max_wait (30s), so only one that comes no more than that before its turn can wait for it; the others are refused at once"},
+		{`algorithm = "leaky-bucket", rate = "10/s", queue = 100, cost = 5`, "10 requests a second, one each 100ms; 100 may wait up to 30s (max_wait), which only 60 of them can keep to at this rate; the others are refused at once"},
+		{`algorithm = "leaky-bucket", rate = "10/s", queue = 10, cost = 5`, "10 requests a second, one each 100ms; 10 may wait up to 5s (max_wait 30s)"},
 		{`algorithm = "token-bucket", rate = "100/10s", burst = 20, queue = 1`, "10 requests a second: at most 20 at once, then one each 100ms; 1 may wait up to 100ms (max_wait 30s)"},
 	})
 }
 
 // What a request counts as, where that is not one.
 func TestExplainCost(t *testing.T) {
-	for cost, want := range map[string]string{
-		`5`:               "each request counts as 5",
-		`"header:x-cost"`: "a request counts as many as its header X-Cost says, if a trusted proxy sends it, and else as one",
+	const window = `algorithm = "fixed-window", limit = 5, window = "1h", cost = `
+	const queue = `algorithm = "token-bucket", rate = "1/s", burst = 2, queue = 5, cost = `
+	for limit, want := range map[string]string{
+		window + `5`:               "each request counts as 5",
+		window + `"header:x-cost"`: "a request counts as many as its header X-Cost says, if a trusted proxy sends it, and else as one",
+		queue + `5`:                "each request counts as 5: it takes the time of 5, and one place in the queue",
+		queue + `"header:x-cost"`:  "a request counts as many as its header X-Cost says, if a trusted proxy sends it, and else as one: it takes the time of as many, and one place in the queue",
 	} {
-		c, err := parse(t, `limit.a = { algorithm = "fixed-window", limit = 5, window = "1h", cost = `+cost+` }
+		c, err := parse(t, `limit.a = { `+limit+` }
 route = [ { match = "/", upstream = "app", limits = ["a"] } ]
 `)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if got := c.Explain(); !strings.Contains(got, "\n  "+want+"\n") {
-			t.Errorf("cost %s: %q is not in\n%s", cost, want, got)
+			t.Errorf("%s: %q is not in\n%s", limit, want, got)
 		}
 	}
 }

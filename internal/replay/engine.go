@@ -173,6 +173,17 @@ func (e *engine) arm(l *line) {
 
 // serve lets out everybody who is due, and tells those whose patience is over.
 func (e *engine) serve(l *line) {
+	for more := true; more; {
+		e.leave(l)
+		more = false
+		for w, why := l.Expire(e.now); w != nil; w, why = l.Expire(e.now) {
+			e.refuse(w.Value, l.limit, why)
+			more = true // one that is cheaper may have become the head by it
+		}
+	}
+}
+
+func (e *engine) leave(l *line) {
 	for w := l.Leave(e.now); w != nil; w = l.Leave(e.now) {
 		waited := e.now - w.Came
 		l.limit.stats.queued(e.now, waited)
@@ -180,9 +191,6 @@ func (e *engine) serve(l *line) {
 		w.Value.places = append(w.Value.places, l)
 		w.Value.next++
 		e.proceed(w.Value)
-	}
-	for w, why := l.Expire(e.now); w != nil; w, why = l.Expire(e.now) {
-		e.refuse(w.Value, l.limit, why)
 	}
 }
 
@@ -295,8 +303,13 @@ func (e *engine) enter(w *walk, l *limit, key *limiter.Key) bool {
 	e.serve(at)
 	defer e.arm(at)
 	l.stats.ask(e.now, key.Value)
+	if key.Free {
+		l.stats.admitted(e.now)
+		return true
+	}
+	entrant := shaping.Entrant{Cost: key.Cost, Class: w.route.class, Flow: key.Flow, MaxWait: key.MaxWait}
 	if l.conf.DryRun {
-		switch v := at.Rehearse(e.now); {
+		switch v := at.Rehearse(e.now, entrant); {
 		case v.Reason != limiter.ReasonNone:
 			l.stats.rejected(e.now, key.Value, e.reason(l, v.Reason))
 		case v.Queued:
@@ -307,7 +320,6 @@ func (e *engine) enter(w *walk, l *limit, key *limiter.Key) bool {
 		}
 		return true
 	}
-	entrant := shaping.Entrant{Class: w.route.class, Flow: key.Flow, MaxWait: key.MaxWait}
 	if entrant.MaxWait > 0 { // the client's own, who does not begin anew at each queue
 		entrant.MaxWait = max(1, entrant.MaxWait-time.Duration(w.waited))
 	}
@@ -320,6 +332,7 @@ func (e *engine) enter(w *walk, l *limit, key *limiter.Key) bool {
 		e.refuse(w, l, e.reason(l, v.Reason))
 		return false
 	case waits != nil:
+		e.serve(at) // one that is cheaper than the head it overtook may be due
 		return false
 	}
 	l.stats.admitted(e.now)

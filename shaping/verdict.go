@@ -1,0 +1,173 @@
+package shaping
+
+import (
+	"math/bits"
+	"time"
+
+	"github.com/shapeproxy/shapeproxy/limiter"
+)
+
+// A Verdict is what a Line says to a request that comes.
+type Verdict struct {
+	// Reason is why the request is refused: limiter.ReasonQueueFull,
+	// limiter.ReasonMaxWait, limiter.ReasonPaused if it is a pause or a gate
+	// that makes the wait too long, or limiter.ReasonLimit if it costs more than
+	// limiter.MaxPeriod; limiter.ReasonNone if it goes at once or waits.
+	Reason limiter.Reason
+	// RetryAfter, on a refusal, is the time after which a request that comes
+	// alone is not refused: until a place is free and the wait short enough.
+	// It is limiter.Never for limiter.ReasonLimit.
+	RetryAfter time.Duration
+	// Queued: the request waits.
+	Queued bool
+	// Wait is how long, if nobody ahead gives up, nobody overtakes, and places
+	// at the upstream are free in time.
+	Wait time.Duration
+	// Ahead is how many are waiting before it.
+	Ahead int
+}
+
+// Look says what Arrive would say, and changes nothing.
+func (l *Line[T]) Look(now int64) Verdict { return l.LookFor(now, Entrant{}) }
+
+// LookFor says what Enter would say, and changes nothing.
+func (l *Line[T]) LookFor(now int64, e Entrant) Verdict {
+	v, _ := l.look(now, e)
+	return v
+}
+
+// look also says what those cost who are ahead.
+func (l *Line[T]) look(now int64, e Entrant) (v Verdict, before int64) {
+	cost := l.cost(e)
+	if l.pace.rated() && !l.pace.fits(cost) {
+		return Verdict{Reason: limiter.ReasonLimit, RetryAfter: limiter.Never}, 0
+	}
+	depth := l.Depth(now)
+	if depth == 0 {
+		l.pace.idle(now)
+	}
+	shut := l.shut(now, e.Gate)
+	if shut == 0 && (depth == 0 || l.gates != nil && l.Head(now) == nil) && l.pace.Due(now, cost) <= now {
+		return Verdict{}, 0
+	}
+	all := l.queue.Cost() + l.ghosts.cost
+	if cost > far-all {
+		// Sums stay numbers, though flows and classes do not count each other's.
+		// When all have left, it waits no longer than for a full bucket.
+		full := time.Duration(l.pace.intervals(l.pace.burst).ceil())
+		return Verdict{Reason: limiter.ReasonMaxWait, RetryAfter: max(1, l.wait(now, e.Gate, all, 1)+full)}, all
+	}
+	v.Ahead, before = l.queue.Ahead(e.Class, e.Flow, now)
+	v.Ahead, before = v.Ahead+l.ghosts.n, before+l.ghosts.cost
+	if shut == 0 && l.gates != nil { // it does not stand behind those who may not pass
+		barred, theirs, _ := l.barred(now)
+		v.Ahead, before = min(v.Ahead, l.queue.Len()-barred), min(before, l.queue.Cost()-theirs)
+	}
+	v.Queued, v.Wait = true, l.wait(now, e.Gate, before, cost)
+	if depth >= l.capacity && l.queue.Victim(e.Class, e.Flow, now) == nil {
+		v.Reason, v.RetryAfter = limiter.ReasonQueueFull, l.room(now, depth, cost)
+		if shut != 0 && depth == 0 && l.pace.Due(now, cost) <= now {
+			v.Reason, v.RetryAfter = limiter.ReasonPaused, v.Wait // there is no queue, and a place at the upstream is free
+		}
+	}
+	if most := l.longest(e); v.Wait > most {
+		if v.Reason == limiter.ReasonNone {
+			v.Reason = limiter.ReasonMaxWait
+			if until := l.pace.Paused(now); until != 0 && until != Endless && v.Wait-time.Duration(until-now) <= most ||
+				shut != 0 && l.pace.Wait(now, before, l.first(now, before, cost), cost) <= most {
+				v.Reason = limiter.ReasonPaused
+			}
+		}
+		// Who stands ahead goes on leaving, so its turn would come at the same
+		// instant if it came later. Not so with other flows: who joins their
+		// turns later joins them at the end as well. But once all who count as
+		// much would be in time, it would be too, whoever goes first.
+		v.RetryAfter = max(v.RetryAfter, l.wait(now, e.Gate, l.upTo(now, e), cost)-most)
+		if l.queue.Joined(e.Class, addTime(now, int64(v.RetryAfter))) {
+			v.RetryAfter = max(v.RetryAfter, l.wait(now, e.Gate, all, cost)-most)
+			if depth >= l.capacity { // nor need there be anybody then who would have to go for it
+				v.RetryAfter = max(v.RetryAfter, l.room(now, depth, cost))
+			}
+		}
+	}
+	if v.Reason != limiter.ReasonNone {
+		v.Queued, v.Wait = false, 0
+		// A head that is overdue frees its place any moment, but not now.
+		v.RetryAfter = max(v.RetryAfter, 1)
+	}
+	return v, before
+}
+
+// cost is what e takes of the rate.
+func (l *Line[T]) cost(e Entrant) int64 {
+	if !l.pace.rated() {
+		return 1
+	}
+	return max(1, e.Cost)
+}
+
+// upTo is what those cost who go before e if it is the last of all that count as
+// much. Others of a worse class that need fewer tokens than it does may leave
+// before it too.
+func (l *Line[T]) upTo(now int64, e Entrant) int64 {
+	_, cost := l.queue.UpTo(e.Class, now)
+	if l.pace.needs(l.cost(e)) > 1 {
+		cost = l.queue.Cost()
+	}
+	if l.gates != nil && l.shut(now, e.Gate) == 0 {
+		_, theirs, _ := l.barred(now)
+		cost = min(cost, l.queue.Cost()-theirs)
+	}
+	return cost + l.ghosts.cost
+}
+
+// first is what the one costs that leaves first: the head, or where nobody is
+// before, one of that cost itself.
+func (l *Line[T]) first(now, before, cost int64) int64 {
+	if before > 0 {
+		return l.next(now)
+	}
+	return cost
+}
+
+// next is what the one costs that leaves next, or would in a dry run; 1 if there
+// is none.
+func (l *Line[T]) next(now int64) int64 {
+	if w := l.Head(now); w != nil {
+		return w.place.Cost
+	}
+	return l.ghosts.head()
+}
+
+// room is the time until one leaves who takes the last place that makes the
+// queue full: the head, or a later one where places were taken away. Of who
+// leaves until then no more is known than that they are no dearer than the
+// dearest. Where nobody can wait it is until one goes at once that costs so much.
+func (l *Line[T]) room(now int64, depth int, cost int64) time.Duration {
+	over := depth - l.capacity
+	if over <= 0 {
+		if depth > 0 {
+			cost = l.next(now)
+		}
+		return l.place(now, 0, cost)
+	}
+	_, most := l.queue.Costs()
+	most = max(most, l.ghosts.dearest)
+	return l.place(now, min(l.queue.Cost()+l.ghosts.cost, times(over, most)), most)
+}
+
+// longest is how long e may wait.
+func (l *Line[T]) longest(e Entrant) time.Duration {
+	if e.MaxWait > 0 {
+		return min(e.MaxWait, l.maxWait)
+	}
+	return l.maxWait
+}
+
+// times is n × cost, or far if it is more than that.
+func times(n int, cost int64) int64 {
+	if hi, lo := bits.Mul64(uint64(n), uint64(cost)); hi == 0 && lo < far {
+		return int64(lo)
+	}
+	return far
+}
