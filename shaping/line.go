@@ -199,7 +199,7 @@ func (l *Line[T]) Due(now int64) int64 {
 		return l.pace.Due(now, l.ghosts.head())
 	}
 	opened := w.entrant.Gate.until(l.clock)
-	if opened <= w.Came || opened > now {
+	if opened < w.Came || opened > now {
 		opened = 0
 	}
 	return l.pace.dueSince(now, opened, w.place.Cost)
@@ -271,7 +271,7 @@ func (l *Line[T]) Leave(now int64) *Waiter[T] {
 	l.queue.Take(&w.place)
 	l.stand(w, -1)
 	l.heap(w).remove(w)
-	if opened := w.entrant.Gate.until(l.clock); opened > w.Came {
+	if opened := w.entrant.Gate.until(l.clock); opened >= w.Came { // who came at that very instant was not the first who could leave
 		l.pace.reopened(opened)
 	}
 	l.pace.Leave(now, w.place.Cost)
