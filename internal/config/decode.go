@@ -75,7 +75,7 @@ func (t *table) has(key string) bool { _, ok := t.values[key]; return ok }
 
 func (t *table) take(key string) (any, bool) {
 	t.fields = append(t.fields, key)
-	t.describe(key, &node{}) // anything, unless somebody knows better
+	t.describe(key, anything)
 	v, ok := t.values[key]
 	return v, ok
 }

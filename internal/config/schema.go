@@ -38,9 +38,15 @@ func wholeNumber(least, most int64) *node {
 	return n
 }
 
+// anything is what a field takes of which no more is said.
+var anything = &node{}
+
 // describe notes what a field takes. What was said first counts.
 func (t *table) describe(key string, n *node) {
-	if t.node != nil && t.node.Properties[key] == nil {
+	if t.node == nil {
+		return
+	}
+	if said := t.node.Properties[key]; said == nil || said == anything {
 		t.node.Properties[key] = n
 	}
 }
