@@ -26,6 +26,9 @@ type Status struct {
 	Key    string // what is counted separately: "global", "client-ip", "host, header:X-Tenant"
 	DryRun bool
 
+	Store     string // memory, redis
+	StoreDown string // open, closed, local; empty in memory
+
 	// What is told of the definition as it is written, and nothing more.
 	FairBy         string        // as Key; "global": nobody takes turns
 	PromoteAfter   time.Duration // 0: there is nothing to rise to

@@ -102,6 +102,8 @@ func refusalDetail(d limiter.Decision) string {
 		return fmt.Sprintf("the request lacks what the limit %s counts by", d.Policy)
 	case limiter.ReasonPaused:
 		why = fmt.Sprintf("what the limit %s leads to takes no requests for now, or fewer", d.Policy)
+	case limiter.ReasonStoreDown:
+		why = fmt.Sprintf("what counts for the limit %s does not answer", d.Policy)
 	case limiter.ReasonShutdown:
 		why = "the proxy is stopping"
 	default:

@@ -65,8 +65,10 @@ func newService(c *config.Config, load func() (*config.Config, error), stderr io
 		// The System is made below, as it needs an Observer.
 		Limits:    func() []limiter.Status { return s.system.Limits() },
 		Upstreams: func() []proxy.UpstreamStatus { return s.system.Upstreams() },
+		Store:     func() (up, configured bool) { return s.system.Store() },
 	})
 	s.system = assemble.New(proxy.Observers{s.metrics, s.tally, switchable{proxy.AccessLog{Log: s.log}, &s.access}}, s.log)
+	s.system.TellStore(s.metrics.StoreAnswered)
 	if err := s.system.KeepAlarms(); err != nil {
 		s.log.Warn("departures may be 1 ms late, as there are no precise alarms", "error", err)
 	}
@@ -169,7 +171,7 @@ func (s *service) configureCounters(c *config.Config) {
 	}
 	for _, l := range c.Limits {
 		names = append(names, l.Name)
-		limits = append(limits, limiter.Status{Name: l.Name, Queue: l.Queue, Key: l.Key.String()})
+		limits = append(limits, limiter.Status{Name: l.Name, Queue: l.Queue, Key: l.Key.String(), StoreDown: l.StoreDown})
 	}
 	for _, u := range c.Upstreams {
 		upstreams = append(upstreams, u.Name)

@@ -32,6 +32,8 @@ type limitJSON struct {
 	Deadline  string            `json:"deadline_header,omitempty"`
 	Status    int               `json:"status"`
 	DryRun    bool              `json:"dry_run"`
+	Store     string            `json:"store,omitempty"`
+	StoreDown string            `json:"store_down,omitempty"`
 	Routes    []string          `json:"routes"`
 
 	Depth      int           `json:"depth"`
@@ -54,6 +56,7 @@ func describe(s limiter.Status, d decisionsJSON) limitJSON {
 	l := limitJSON{
 		Name: s.Name, Algorithm: s.Algorithm, Key: oneOrList(s.Key), DryRun: s.DryRun,
 		Missing: s.MissingKey, Exempt: list(s.Exempt), MaxKeys: s.MaxKeys, Status: s.RefusedWith,
+		Store: s.Store, StoreDown: s.StoreDown,
 		Routes: append([]string{}, s.Routes...),
 		Depth:  s.Depth, OldestWait: s.OldestWait.Seconds(), Keys: s.Keys, Decisions: d,
 	}

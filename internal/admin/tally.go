@@ -22,7 +22,7 @@ var _ proxy.Observer = (*Tally)(nil)
 // reasons are those with which a limit rejects.
 var reasons = [...]limiter.Reason{
 	limiter.ReasonLimit, limiter.ReasonQueueFull, limiter.ReasonMaxWait, limiter.ReasonMissingKey,
-	limiter.ReasonPaused, limiter.ReasonShutdown,
+	limiter.ReasonPaused, limiter.ReasonShutdown, limiter.ReasonStoreDown,
 }
 
 type count struct {

@@ -9,9 +9,11 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/shapeproxy/shapeproxy/internal/config"
 	"github.com/shapeproxy/shapeproxy/internal/identity"
+	"github.com/shapeproxy/shapeproxy/internal/redisstore"
 	"github.com/shapeproxy/shapeproxy/limiter"
 	"github.com/shapeproxy/shapeproxy/proxy"
 	"github.com/shapeproxy/shapeproxy/queue"
@@ -31,6 +33,8 @@ type System struct {
 	state  stateFile
 	apply  sync.Mutex // held while a configuration is applied
 	now    atomic.Pointer[generation]
+
+	answered func(time.Duration) // by the store of shared limits; may be nil
 }
 
 // KeepAlarms has the queues that are made from now on be woken as exactly as the
@@ -48,6 +52,8 @@ func (s *System) KeepAlarms() error {
 // A generation is what one configuration made.
 type generation struct {
 	limits    []*limit
+	shared    *redisstore.Store // nil: no limit is shared
+	redis     config.Redis      // where that is
 	upstreams []*upstream
 }
 
@@ -60,6 +66,7 @@ type upstream struct {
 // A limit is one limit of the configuration with its live state.
 type limit struct {
 	conf   config.Limit
+	def    redisstore.Definition // of one that is shared
 	link   shaping.Link
 	routes []string
 }
@@ -76,20 +83,28 @@ func New(observe proxy.Observer, log *slog.Logger) *System {
 // key keeps its state and its waiters; any other starts anew, and waiters of
 // the old one leave by the old rules. An upstream that did not change keeps
 // its connections.
-func (s *System) Apply(c *config.Config) error {
+func (s *System) Apply(c *config.Config) (err error) {
 	s.apply.Lock()
 	defer s.apply.Unlock()
 	old := s.now.Load()
 	next := &generation{}
+	s.sharing(c, old, next)
+	defer func() {
+		if err != nil {
+			endSharing(next, old)
+		}
+	}()
+	defs := definitions(c)
 
 	limits := make(map[string]*limit, len(c.Limits))
 	var adopt []func() error
 	for _, conf := range c.Limits {
-		l := &limit{conf: conf}
-		if before := old.limit(conf.Name); before != nil && sameState(before.conf, conf) {
+		l := &limit{conf: conf, def: defs[conf.Name]}
+		before := old.limit(conf.Name)
+		if before != nil && sameState(before.conf, conf) && (!conf.Shared || old.shared == next.shared) {
 			l.link = before.link
 			adopt = append(adopt, l.adopt)
-		} else if err := l.build(s.store, s.alarms); err != nil {
+		} else if err := l.build(s, next.shared); err != nil {
 			return err
 		}
 		next.limits = append(next.limits, l)
@@ -120,7 +135,7 @@ func (s *System) Apply(c *config.Config) error {
 			l.routes = append(l.routes, conf.Match)
 			of = append(of, l)
 		}
-		site.Routes = append(site.Routes, s.route(conf, upstreams[conf.Upstream].Upstream, setHeaders(c, conf.Upstream), of, c.Server.IPv6Prefix, c.Server.TrustedProxies))
+		site.Routes = append(site.Routes, s.route(conf, upstreams[conf.Upstream].Upstream, setHeaders(c, conf.Upstream), of, c.Server.IPv6Prefix, c.Server.TrustedProxies, next.shared))
 	}
 	if err := site.Check(); err != nil {
 		return err
@@ -133,6 +148,7 @@ func (s *System) Apply(c *config.Config) error {
 	}
 	s.now.Store(next)
 	s.Proxy.Serve(site)
+	endSharing(old, next)
 	for _, u := range next.upstreams {
 		if !slices.ContainsFunc(old.upstreams, func(before *upstream) bool { return before.Upstream == u.Upstream }) {
 			u.Start()
@@ -157,21 +173,27 @@ func (g *generation) limit(name string) *limit {
 
 // sameState reports whether the state under a still means the same under b.
 func sameState(a, b config.Limit) bool {
-	return a.Algorithm == b.Algorithm && (a.Queue > 0) == (b.Queue > 0) && a.Key.String() == b.Key.String()
+	return a.Shared == b.Shared && a.Algorithm == b.Algorithm && (a.Queue > 0) == (b.Queue > 0) && a.Key.String() == b.Key.String()
 }
 
-func (l *limit) build(store *limiter.Memory, alarms *shaping.Alarms) (err error) {
-	if Queues(l.conf) {
-		l.link.Queue, err = shaping.New(QueuePolicy(l.conf), shaping.WithAlarms(alarms))
-	} else {
-		l.link.Reject, err = store.NewLimit(RejectPolicy(l.conf))
+func (l *limit) build(s *System, shared *redisstore.Store) (err error) {
+	switch {
+	case Queues(l.conf):
+		l.link.Queue, err = shaping.New(QueuePolicy(l.conf), shaping.WithAlarms(s.alarms))
+	case l.conf.Shared:
+		l.link.Shared, err = shared.NewLimit(RejectPolicy(l.conf), l.def)
+	default:
+		l.link.Reject, err = s.store.NewLimit(RejectPolicy(l.conf))
 	}
 	return err
 }
 
 func (l *limit) adopt() error {
-	if l.link.Queue != nil {
+	switch {
+	case l.link.Queue != nil:
 		return l.link.Queue.Adopt(QueuePolicy(l.conf))
+	case l.link.Shared != nil:
+		return l.link.Shared.(*redisstore.Limit).Adopt(RejectPolicy(l.conf), l.def)
 	}
 	return l.link.Reject.Adopt(RejectPolicy(l.conf))
 }
@@ -209,7 +231,7 @@ func setHeaders(c *config.Config, upstream string) []proxy.Field {
 }
 
 // route makes a route whose Chain asks its limits in order.
-func (s *System) route(c config.Route, u *proxy.Upstream, set []proxy.Field, limits []*limit, ipv6Prefix int, trusted identity.Trust) *proxy.Route {
+func (s *System) route(c config.Route, u *proxy.Upstream, set []proxy.Field, limits []*limit, ipv6Prefix int, trusted identity.Trust, shared *redisstore.Store) *proxy.Route {
 	r := &proxy.Route{
 		Match: c.Match, Pattern: c.Pattern, Upstream: u, SetHeaders: set,
 		StripPrefix: c.StripPrefix, MaxBodyBytes: c.MaxBodyBytes, Timeout: c.Timeout, ServerTiming: c.ServerTiming,
@@ -223,7 +245,11 @@ func (s *System) route(c config.Route, u *proxy.Upstream, set []proxy.Field, lim
 	for i, l := range limits {
 		links[i], confs[i] = l.link, l.conf
 	}
-	r.Limiter = shaping.NewChain(s.store, links...).Of(Classes[c.Priority])
+	chain := shaping.NewChain(s.store, links...).Of(Classes[c.Priority])
+	if shared != nil {
+		chain = chain.Sharing(shared)
+	}
+	r.Limiter = chain
 	r.Identify = func(of proxy.Identity) ([]limiter.Key, error) {
 		src := identity.Source{
 			Request: of.Request, Client: of.Client, IPv6Prefix: ipv6Prefix,
@@ -285,7 +311,7 @@ func (s *System) Limits() []limiter.Status {
 			Name: c.Name, Algorithm: c.Algorithm, Rate: c.Rate, Burst: c.Burst, Queue: c.Queue, MaxWait: c.MaxWait,
 			Limit: c.Limit, Window: c.Window, Key: c.Key.String(), DryRun: c.DryRun, Routes: l.routes,
 			FairBy: c.FairBy.String(), PromoteAfter: c.PromoteAfter, DeadlineHeader: c.DeadlineHeader, Cost: c.Cost, CostHeader: c.CostHeader,
-			MissingKey: c.MissingKey, Exempt: c.Exempt.String(), MaxKeys: c.MaxKeys, RefusedWith: c.Status,
+			Store: "memory", MissingKey: c.MissingKey, Exempt: c.Exempt.String(), MaxKeys: c.MaxKeys, RefusedWith: c.Status,
 		}
 		if c.Calendar != "" {
 			st.Window, st.Calendar, st.TimeZone = c.Calendar.About(), c.Calendar, c.Location.String()
@@ -294,6 +320,9 @@ func (s *System) Limits() []limiter.Status {
 			now := q.Snapshot()
 			st.Depth, st.OldestWait, st.Keys, st.Evicted = now.Depth, now.OldestWait, now.Keys, now.Evicted
 			st.MaxInFlight, st.InFlight = c.MaxInFlight, now.InFlight
+		} else if shared := l.link.Shared; shared != nil {
+			st.Store, st.StoreDown = "redis", c.StoreDown
+			st.Keys, st.Evicted = shared.(*redisstore.Limit).Keys(), shared.(*redisstore.Limit).Evicted()
 		} else {
 			st.Keys, st.Evicted = l.link.Reject.Keys(), l.link.Reject.Evicted()
 		}
@@ -318,5 +347,6 @@ func (s *System) Close() {
 	for _, u := range s.now.Load().upstreams {
 		u.Close()
 	}
+	endSharing(s.now.Load(), &generation{})
 	_ = s.alarms.Close() // a descriptor of our own, which cannot fail to close
 }

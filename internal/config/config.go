@@ -19,6 +19,7 @@ type Config struct {
 	Admin     Admin
 	Log       Log
 	TLS       TLS
+	Redis     Redis
 	Upstreams []Upstream // in the file's order
 	Limits    []Limit    // in the file's order
 	Routes    []Route    // in the file's order
@@ -137,6 +138,9 @@ type Limit struct {
 	DeadlineHeader string        // in canonical form; empty: none
 	FairBy         identity.Key  // global: plain first in, first out
 	PromoteAfter   time.Duration // 0: the routes that name the limit have one priority, so there is nothing to rise to
+
+	Shared    bool   // counted on Redis rather than in memory
+	StoreDown string // open, closed, local; empty unless Shared
 
 	Limit      int64
 	Window     time.Duration    // 0: the Calendar's

@@ -87,6 +87,7 @@ func TestDefaults(t *testing.T) {
 		},
 		Admin: Admin{Listen: "127.0.0.1:9090"},
 		Log:   Log{Level: "info", Format: "text", Access: true},
+		Redis: Redis{Address: []string{"127.0.0.1:6379"}, Prefix: "shapeproxy", Timeout: 50 * time.Millisecond},
 		Upstreams: []Upstream{{
 			Name:                  "app",
 			Scheme:                "http",
@@ -203,6 +204,32 @@ func TestEveryField(t *testing.T) {
 	}
 	if !reflect.DeepEqual(c.Routes, routes) {
 		t.Errorf("got  %+v\nwant %+v", c.Routes, routes)
+	}
+}
+
+func TestRedis(t *testing.T) {
+	c := load(t, "testdata/good/redis.toml")
+	want := Redis{
+		Address: []string{"redis.internal:6380"}, DB: 3, Prefix: "edge:eu", Username: "shape", Password: "a-token", TLS: true,
+		CA: c.Redis.CA, HashKey: "0123456789abcdef", Timeout: 20 * time.Millisecond,
+	}
+	if !reflect.DeepEqual(c.Redis, want) || !strings.Contains(c.Redis.CA, "CERTIFICATE") {
+		t.Errorf("got  %+v\nwant %+v", c.Redis, want)
+	}
+	for i, down := range []string{"open", "closed", "local", ""} {
+		if l := c.Limits[i]; l.StoreDown != down || l.Shared != (down != "") {
+			t.Errorf("%s: shared %t, store_down %q", l.Name, l.Shared, l.StoreDown)
+		}
+	}
+	for _, text := range []string{
+		"redis = { address = [\"a:7000\", \"[::1]:7001\"], cluster = true }",
+		"redis = { address = [\"a:26379\", \"b:26379\"], sentinel_master = \"m\" }",
+		"redis.address = \"a:6379\"",
+	} {
+		c, err := parse(t, text+"\nroute = [ { match = \"/\", upstream = \"app\" } ]\n")
+		if err != nil || len(c.Warnings) != 1 { // that no limit is counted there
+			t.Errorf("%s: %v %v", text, err, c)
+		}
 	}
 }
 
@@ -428,6 +455,7 @@ func fieldsOf(t *testing.T) map[string][]string {
 server.zzzzz = 1
 admin.zzzzz = 1
 log.zzzzz = 1
+redis.zzzzz = 1
 tls = { zzzzz = 1, certificates = [ { zzzzz = 1 } ] }
 upstream.u = { zzzzz = 1, tls = { zzzzz = 1 }, health = { zzzzz = 1 }, breaker = { zzzzz = 1 } }
 limit.l = { zzzzz = 1 }
@@ -437,8 +465,8 @@ route = [ { zzzzz = 1 } ]
 	for _, m := range regexp.MustCompile(`unknown key; (.+) takes (.+)`).FindAllStringSubmatch(err.Error(), -1) {
 		fields[m[1]] = strings.Split(strings.ReplaceAll(m[2], " and ", ", "), ", ")
 	}
-	if len(fields) != 11 {
-		t.Fatalf("%d tables, want 11: %v", len(fields), fields)
+	if len(fields) != 12 {
+		t.Fatalf("%d tables, want 12: %v", len(fields), fields)
 	}
 	return fields
 }

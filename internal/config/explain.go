@@ -41,6 +41,9 @@ func (c *Config) Explain() string {
 		fmt.Fprintf(&b, "  %s\n", line)
 	}
 	fmt.Fprintf(&b, "admin: %s\n", c.Admin.words())
+	if slices.ContainsFunc(c.Limits, func(l Limit) bool { return l.Shared }) {
+		fmt.Fprintf(&b, "shared limits are counted on %s\n", c.Redis.words())
+	}
 	if c.Server.StateFile != "" {
 		fmt.Fprintf(&b, "quotas of limits without a queue survive a restart in %s, written each %s and at stop\n", c.Server.StateFile, limiter.FormatDuration(c.Server.StateInterval))
 	}
@@ -74,6 +77,13 @@ func (l Limit) explain(ipv6Prefix int) []string {
 			"skip":   " are not limited here",
 			"reject": " are refused with 400",
 		}[l.MissingKey])
+	}
+	if l.Shared {
+		lines = append(lines, "counted on Redis, together with all proxies that share it; while it does not answer, "+map[string]string{
+			"open":   "everything passes",
+			"closed": "everything is refused with 503",
+			"local":  "this proxy counts alone, by its part of the limit",
+		}[l.StoreDown])
 	}
 	if !l.Exempt.Empty() {
 		lines = append(lines, "not asked for clients in "+l.Exempt.String())
@@ -162,6 +172,9 @@ func (l Limit) turns(ipv6Prefix int) (lines []string) {
 func (l Limit) counts(ipv6Prefix int) string {
 	if len(l.Key.Parts()) == 0 {
 		return "all requests are counted together"
+	}
+	if l.Shared {
+		return fmt.Sprintf("separately for each %s; at most %d remembered here while Redis does not answer", combination(l.Key, ipv6Prefix), l.MaxKeys)
 	}
 	return fmt.Sprintf("separately for each %s; at most %d remembered", combination(l.Key, ipv6Prefix), l.MaxKeys)
 }

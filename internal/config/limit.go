@@ -77,6 +77,7 @@ func (d *decoder) limit(t *table) Limit {
 	t.int("max_keys", &l.MaxKeys, 1, math.MaxInt32)
 	t.int("status", &l.Status, 400, 599)
 	t.flag("dry_run", &l.DryRun)
+	t.store(&l)
 	t.finish()
 
 	switch {
@@ -99,6 +100,7 @@ func (d *decoder) limit(t *table) Limit {
 			t.bad("cost", "concurrency does not take it, as each request is one that is unfinished; remove it")
 		}
 		t.queue(&l)
+		t.shareable(&l)
 		l.Rate, l.Burst = limiter.Rate{}, 0
 		l.noWindow()
 		return l
@@ -119,6 +121,7 @@ func (d *decoder) limit(t *table) Limit {
 		return l
 	}
 	t.affordable(&l)
+	t.shareable(&l)
 	return l
 }
 

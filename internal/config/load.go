@@ -81,6 +81,8 @@ func (d *decoder) config(root *table) *Config {
 	c.Admin = d.admin(admin, c.Server.Listen)
 	c.Log = d.log(root.sub("log", "[log]"))
 	c.TLS = d.tls(root.sub("tls", "[tls]"), root.has("tls"), c.Server.Listen, c.Admin.Listen)
+	redis := root.sub("redis", "[redis]")
+	c.Redis = d.redis(redis)
 	own := c.Server.Listen
 	if c.Admin.Listen != "" {
 		own = append(own[:len(own):len(own)], c.Admin.Listen)
@@ -110,6 +112,7 @@ func (d *decoder) config(root *table) *Config {
 	// While a route is not understood, what it names is not known either.
 	if len(d.problems) == 0 {
 		d.warnUnused(c, upstreams, limits)
+		d.warnUnshared(c, redis, root.has("redis"))
 		d.promotions(c, limits)
 	}
 	return c

@@ -33,6 +33,7 @@ func files(t *testing.T) string {
 	write("long", strings.Repeat(secret[:7], 1000), 0o600)
 	write("two-lines", secret+"\n"+secret+"\n", 0o600)
 	write("token", "a-token\n", 0o600)
+	write("hash-key", "0123456789abcdef\r\n", 0o600)
 	write("readable-token", "a-token\n", 0o644)
 	now := time.Now()
 	for name, valid := range map[string][2]time.Time{

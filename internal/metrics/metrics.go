@@ -32,6 +32,10 @@ type Options struct {
 	Limits    func() []limiter.Status
 	Upstreams func() []proxy.UpstreamStatus
 
+	// Store reports whether the store of shared limits answers, and whether there
+	// is one; nil: there is none.
+	Store func() (up, configured bool)
+
 	Log *slog.Logger // for scrapes that fail; nil means slog.Default
 }
 
@@ -47,6 +51,7 @@ type Metrics struct {
 	queueWait         *prometheus.HistogramVec
 	upstreamDuration  *prometheus.HistogramVec
 	upstreamResponses *prometheus.CounterVec
+	storeDuration     prometheus.Histogram
 
 	reloadOK   prometheus.Gauge
 	reloadTime prometheus.Gauge
@@ -60,6 +65,7 @@ var _ proxy.Observer = (*Metrics)(nil)
 // A request may wait for max_wait, 30 s unless set, and then be served.
 var (
 	requestBuckets = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120}
+	storeBuckets   = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1}
 	waitBuckets    = []float64{.001, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300}
 )
 
@@ -100,6 +106,11 @@ func New(opts Options) *Metrics {
 			Name: "shapeproxy_upstream_responses_total",
 			Help: "What upstreams answered, by status code; error when there was no answer, 499 when the client left before it.",
 		}, []string{"upstream", "code"}),
+		storeDuration: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "shapeproxy_store_duration_seconds",
+			Help:    "Time that the store of shared limits took for an answer that came in time.",
+			Buckets: storeBuckets,
+		}),
 		reloadOK: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "shapeproxy_config_last_reload_successful",
 			Help: "Whether the last attempt to load the configuration succeeded.",
@@ -124,9 +135,9 @@ func New(opts Options) *Metrics {
 	})
 	build.Set(1)
 	m.registry.MustRegister(
-		m.requests, m.duration, m.decisions, m.queueWait, m.upstreamDuration, m.upstreamResponses,
+		m.requests, m.duration, m.decisions, m.queueWait, m.upstreamDuration, m.upstreamResponses, m.storeDuration,
 		m.reloadOK, m.reloadTime, build,
-		state{opts.Limits, opts.Upstreams},
+		state{opts.Limits, opts.Upstreams, opts.Store},
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
@@ -143,6 +154,9 @@ func (m *Metrics) Reloaded(ok bool) {
 	m.reloadOK.Set(1)
 	m.reloadTime.SetToCurrentTime()
 }
+
+// StoreAnswered counts an answer of the store of shared limits.
+func (m *Metrics) StoreAnswered(d time.Duration) { m.storeDuration.Observe(d.Seconds()) }
 
 // Handler answers a scrape. More than a few at once get 503.
 func (m *Metrics) Handler() http.Handler {

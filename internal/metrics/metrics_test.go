@@ -36,7 +36,7 @@ var (
 		Depth: 12, OldestWait: 1200 * time.Millisecond, Keys: 1,
 	}
 	perClient = limiter.Status{
-		Name: "per-client", Algorithm: limiter.FixedWindow, Limit: 100, Window: time.Minute, Key: "header:X-Tenant",
+		Name: "per-client", Algorithm: limiter.FixedWindow, Limit: 100, Window: time.Minute, Key: "header:X-Tenant", StoreDown: "closed",
 		Keys: 42, Evicted: 7,
 	}
 )
@@ -52,6 +52,7 @@ func newMetrics(s *standing) *Metrics {
 		Version: "1.2.3", Revision: "abc1234",
 		Limits:    func() []limiter.Status { return s.limits },
 		Upstreams: func() []proxy.UpstreamStatus { return s.upstreams },
+		Store:     func() (up, configured bool) { return true, true },
 		Log:       slog.New(slog.DiscardHandler),
 	})
 	m.Configure([]string{"GET /v1/", "/"}, s.limits, []string{"billing"})
@@ -96,6 +97,7 @@ func TestExposition(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMetrics(usual())
 		m.Reloaded(true)
+		m.StoreAnswered(2 * time.Millisecond)
 		m.Decided("GET /v1/", []limiter.Decision{
 			{Policy: "fragile", Allowed: true, Queued: true, Waited: 300 * time.Millisecond},
 			{Policy: "per-client", Allowed: true},

@@ -96,6 +96,9 @@ func (m *Metrics) limitSeries(l limiter.Status) *limitSeries {
 			limiter.ReasonQueueFull, limiter.ReasonMaxWait, limiter.ReasonPaused, limiter.ReasonShutdown,
 		}
 	}
+	if l.StoreDown == "closed" {
+		reasons = append(reasons, limiter.ReasonStoreDown)
+	}
 	if l.Key != "global" {
 		reasons = append(reasons, limiter.ReasonMissingKey)
 	}

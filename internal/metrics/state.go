@@ -12,6 +12,7 @@ import (
 type state struct {
 	limits    func() []limiter.Status
 	upstreams func() []proxy.UpstreamStatus
+	store     func() (up, configured bool)
 }
 
 var (
@@ -25,6 +26,8 @@ var (
 		"Keys that the limit remembers.", []string{"limit"}, nil)
 	limitKeysEvicted = prometheus.NewDesc("shapeproxy_limit_keys_evicted_total",
 		"Keys that the limit forgot for want of room.", []string{"limit"}, nil)
+	storeUp = prometheus.NewDesc("shapeproxy_store_up",
+		"Whether the store of shared limits answers.", nil, nil)
 	upstreamInFlight = prometheus.NewDesc("shapeproxy_upstream_in_flight",
 		"Requests at the upstream whose answers have not ended.", []string{"upstream"}, nil)
 	upstreamHealthy = prometheus.NewDesc("shapeproxy_upstream_healthy",
@@ -37,7 +40,7 @@ var (
 
 func (s state) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		queueDepth, queueCapacity, queueOldestWait, limitKeys, limitKeysEvicted, upstreamInFlight,
+		queueDepth, queueCapacity, queueOldestWait, limitKeys, limitKeysEvicted, storeUp, upstreamInFlight,
 		upstreamHealthy, upstreamRefused, breakerState,
 	} {
 		ch <- d
@@ -55,6 +58,15 @@ func (s state) Collect(ch chan<- prometheus.Metric) {
 			send(queueDepth, prometheus.GaugeValue, float64(l.Depth), l.Name)
 			send(queueCapacity, prometheus.GaugeValue, float64(l.Queue), l.Name)
 			send(queueOldestWait, prometheus.GaugeValue, l.OldestWait.Seconds(), l.Name)
+		}
+	}
+	if s.store != nil {
+		if up, configured := s.store(); configured {
+			n := 0.0
+			if up {
+				n = 1
+			}
+			ch <- prometheus.MustNewConstMetric(storeUp, prometheus.GaugeValue, n)
 		}
 	}
 	for _, u := range s.upstreams() {

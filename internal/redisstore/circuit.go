@@ -41,6 +41,7 @@ type circuit struct {
 	members atomic.Int32 // proxies that lived when the server was asked last; at least 1
 	fewer   int          // beats in a row that saw fewer
 
+	known  chan struct{} // closed when the first beat has ended
 	opened chan struct{} // woken when calls have failed
 	change sync.Mutex    // held while closed changes, so that each change is logged once
 
@@ -50,7 +51,7 @@ type circuit struct {
 
 func (c *circuit) start() {
 	ctx, end := context.WithCancel(context.Background())
-	c.end, c.opened = end, make(chan struct{}, 1)
+	c.end, c.opened, c.known = end, make(chan struct{}, 1), make(chan struct{})
 	c.members.Store(1)
 	c.done.Go(func() { c.run(ctx) })
 }
@@ -64,9 +65,12 @@ func (c *circuit) run(ctx context.Context) {
 			return
 		}
 		c.tell(err, !known)
-		known = true
+		if !known {
+			close(c.known)
+			known = true
+		}
 		wait := probeEvery
-		if c.closed.Load() {
+		if err == nil {
 			wait = beatEvery
 		}
 		timer := time.NewTimer(wait)
@@ -154,7 +158,7 @@ func (c *circuit) tell(err error, first bool) {
 		log.Info("the store answers again", "address", c.store.options.Address, "proxies", c.members.Load())
 	case err != nil && first:
 		log.Error("the store does not answer; limits do what their store_down says until it does", "address", c.store.options.Address, "error", err)
-	case err != nil && was:
+	case err != nil && was && c.failed.Add(1) >= opensAfter:
 		c.openLocked(err)
 	}
 }

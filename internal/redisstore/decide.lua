@@ -77,6 +77,11 @@ local function save(c, us, ...)
   call('SET', c.key, table.concat(words, ' '), 'PX', expire_in(us))
 end
 
+-- A state from an instant to come says that the clock was set back. It then counts
+-- as used no more than everything, and is changed to that at once: corrected only
+-- when it is looked at, it would move along with every look, and nothing would
+-- pass until the clock is where it was.
+
 -- A bucket is the generic cell rate algorithm (ITU-T I.371). Its state is the
 -- instant at which all is back; here it is held as the time until then.
 local bucket = {
@@ -86,7 +91,7 @@ local bucket = {
     if us < 0 then
       us, frac = 0, 0
     elseif more(us, frac, c[5], c[6]) then
-      us, frac = c[5], c[6]
+      us, frac, s.changed = c[5], c[6], true
     end
     s[1], s[2] = us, frac
   end,
@@ -125,6 +130,7 @@ local fixed = {
     local start = c[4] > 0 and start_of(c) or c[5]
     s.finish = c[4] > 0 and start + c[4] or c[6]
     if not s[1] or s[1] < start then s[2] = 0 end
+    s.changed = s.changed or s[1] and s[1] > start
     s[1] = start
   end,
   fits = function(c, s) return s[2] <= c[1] - c[2] end,
@@ -145,6 +151,7 @@ local counter = {
     elseif s[1] < start then
       s[2], s[3] = 0, s[2]
     end
+    s.changed = s.changed or s[1] and s[1] > start
     s[1] = start
   end,
   fits = function(c, s)

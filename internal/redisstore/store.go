@@ -44,10 +44,15 @@ type Store struct {
 
 var _ shaping.SharedStore = (*Store)(nil)
 
-// New returns a Store that connects in the background. It must be closed.
+// New returns a Store, when it is connected or has failed to be, which takes no
+// longer than dialTimeout; then it goes on trying. It must be closed.
 func New(o Options) *Store {
 	s := build(o, serverTime)
 	s.circuit.start()
+	select {
+	case <-s.circuit.known:
+	case <-time.After(dialTimeout):
+	}
 	return s
 }
 

@@ -115,6 +115,44 @@ func TestRedis(t *testing.T) {
 	})
 }
 
+// TestClockSetBack: an exhausted key is blocked for no longer than by an ordinary
+// exhaustion, whatever the server's clock does.
+func TestClockSetBack(t *testing.T) {
+	server := redistest.Start(t)
+	for _, a := range limiter.Algorithms {
+		t.Run(string(a), func(t *testing.T) {
+			j := judge(t, Options{Address: []string{server.Address()}})
+			p := limiter.Policy{Name: "test", Algorithm: a}
+			if a.Windowed() {
+				p.Limit, p.Window = 5, 10*time.Second
+			} else {
+				p.Burst, p.Rate = 5, limiter.Rate{Count: 1, Per: 2 * time.Second}
+			}
+			if err := j.NewLimit(p); err != nil {
+				t.Fatal(err)
+			}
+			c := limitertest.Charge{Limit: 0, Key: "a", Cost: 1}
+			for range 5 {
+				j.Take(c)
+			}
+			j.mu.Lock()
+			j.now -= time.Hour.Microseconds()
+			j.mu.Unlock()
+			d := j.Take(c)[0]
+			if d.Allowed || d.RetryAfter > 20*time.Second {
+				t.Fatalf("%+v", d)
+			}
+			for range 3 { // looking does not move it along
+				j.Sleep(d.RetryAfter / 4)
+				j.Take(c)
+			}
+			if j.Sleep(d.RetryAfter); !j.Take(c)[0].Allowed {
+				t.Errorf("refused after %v as told", d.RetryAfter)
+			}
+		})
+	}
+}
+
 func await(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); !done(); time.Sleep(time.Millisecond) {

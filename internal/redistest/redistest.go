@@ -105,6 +105,13 @@ func (s *Server) Restart() {
 	}
 }
 
+// RestartWith is Kill and Restart with more arguments.
+func (s *Server) RestartWith(args ...string) {
+	s.Kill()
+	s.args = append(s.args, args...)
+	s.Restart()
+}
+
 // Kill ends the server with SIGKILL.
 func (s *Server) Kill() {
 	s.mu.Lock()

@@ -54,7 +54,13 @@ func (silent) Done(*proxy.Event)                  {}
 func newPlan(c *config.Config) (*plan, error) {
 	p := &plan{config: c, routes: make(map[string]*config.Route), asks: make(map[string]*ask)}
 	p.system = assemble.New(silent{}, slog.New(slog.NewTextHandler(io.Discard, nil)))
-	if err := p.system.Apply(c); err != nil {
+	// What the log of one proxy tells is decided by that one alone.
+	alone := *c
+	alone.Limits = slices.Clone(c.Limits)
+	for i := range alone.Limits {
+		alone.Limits[i].Shared, alone.Limits[i].StoreDown = false, ""
+	}
+	if err := p.system.Apply(&alone); err != nil {
 		p.system.Close()
 		return nil, err
 	}
