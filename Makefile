@@ -34,6 +34,10 @@ test-deps: ## install the real servers and the browser that some tests use (Debi
 race: ## every test under the race detector
 	go test -race ./...
 
+.PHONY: faults
+faults: ## a network between proxy and upstream that delays, resets, swallows and slices
+	cd bench/faults && go vet ./... && go test ./...
+
 .PHONY: lint
 lint: ## gofmt, vet and staticcheck
 	@unformatted=$$(gofmt -l $$(git ls-files --cached --others --exclude-standard '*.go')); \
@@ -69,4 +73,4 @@ e2e: ## a real access log through the proxy to a real nginx, and every request t
 	E2E=full go test -count=1 -v -p 1 ./bench/e2e ./bench/ledger
 
 .PHONY: check
-check: lint race e2e ## all that must hold before a change is sent
+check: lint race faults e2e ## all that must hold before a change is sent
