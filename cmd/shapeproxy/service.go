@@ -315,14 +315,14 @@ func (s *service) serve() <-chan error {
 			}
 		}()
 	}
+	if s.tls != nil {
+		s.tls.Start(s.listeners, s.plainListen) // connections of a CA wait until they are accepted
+	}
 	for _, l := range s.listeners {
 		start("clients", s.server.Server, l, s.server.TLSConfig != nil)
 	}
 	for _, l := range s.plainListen {
 		start("plain HTTP", s.plainServer, l, false)
-	}
-	if s.tls != nil {
-		s.tls.Start(s.listeners, s.plainListen)
 	}
 	if s.started.Server.StateFile != "" {
 		s.saver.Go(func() { s.saveState(s.stopSaving) })

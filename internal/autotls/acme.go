@@ -67,9 +67,12 @@ func newIssuance(c config.TLS, log *slog.Logger) (*issuance, error) {
 	a.config = certmagic.New(a.cache, certmagic.Config{
 		Storage:           &certmagic.FileStorage{Path: c.ACME.Storage},
 		DefaultServerName: a.domains[0],
-		OnEvent:           a.tell,
-		ShouldEmitFunc:    func(event string) bool { return event != "tls_get_certificate" },
-		Logger:            quiet,
+		// With this, and not without, it waits for OCSP responders no longer than
+		// half a minute; a certificate is not shown before.
+		OCSP:           certmagic.OCSPConfig{HTTPProxy: http.ProxyFromEnvironment},
+		OnEvent:        a.tell,
+		ShouldEmitFunc: func(event string) bool { return event != "tls_get_certificate" },
+		Logger:         quiet,
 	})
 	a.issuer = certmagic.NewACMEIssuer(a.config, certmagic.ACMEIssuer{
 		CA: cmp.Or(c.ACME.CA, certmagic.LetsEncryptProductionCA),
@@ -113,7 +116,7 @@ func (a *issuance) obtain(ctx context.Context, name string) {
 			return
 		}
 		if !a.has(name) { // else tell has done so
-			a.log.Error("no certificate could be obtained; see that the name leads here, and that the CA can reach the ports", "domain", name, "error", err, "again_in", wait.String())
+			a.log.Error("no certificate could be obtained; unless the error says otherwise, see that the name leads here and that the CA can reach the ports", "domain", name, "error", err, "again_in", wait.String())
 		}
 		attempts++
 		select {

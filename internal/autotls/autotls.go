@@ -21,6 +21,10 @@ import (
 // in a row have seen it.
 const watchEvery = 2 * time.Second
 
+// closeWait is for an OCSP responder that does not answer, the one thing that
+// CertMagic cannot be called away from.
+const closeWait = 5 * time.Second
+
 // A Source is where the listeners of one process have their certificates from.
 // Its methods are safe for concurrent use, but Start and Close, of which each is
 // called once and in this order.
@@ -99,15 +103,23 @@ func firstPort(listeners []net.Listener) (host string, port int) {
 	return "", 0
 }
 
-// Close ends what Start began and waits for it. Handshakes go on with the
-// certificates that are there.
+// Close ends what Start began and waits for it, but not longer than closeWait.
+// Handshakes go on with the certificates that are there.
 func (s *Source) Close() {
 	if s.stop != nil {
 		s.stop()
 	}
-	s.running.Wait()
-	if s.acme != nil {
-		s.acme.close()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		s.running.Wait()
+		if s.acme != nil {
+			s.acme.close()
+		}
+	}()
+	select {
+	case <-ended:
+	case <-time.After(closeWait):
 	}
 }
 
