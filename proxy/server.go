@@ -67,6 +67,7 @@ func newHTTPServer(ctx context.Context, p *Proxy, o ServerOptions, logger *slog.
 		Protocols:                    new(http.Protocols),
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams:          streams,
+			MaxReadFrameSize:              frameSize,
 			MaxReceiveBufferPerStream:     streamWindow,
 			MaxReceiveBufferPerConnection: streams * streamWindow,
 		},
@@ -106,10 +107,13 @@ func (s *Server) Close() error {
 // Of an HTTP/2 connection: how many streams a client may open, and how much of
 // the body of each it may send before that is read. All of them together fit
 // the connection's own window, or unread bodies of requests that wait would
-// keep out the body of the one whose turn it is.
+// keep out the body of the one whose turn it is. A frame has a buffer of its
+// size for as long as the connection lives, and net/http's of 1 MiB would not
+// fit the window; this is what every peer must take (RFC 9113, section 4.2).
 const (
 	streams      = 100
 	streamWindow = 128 << 10
+	frameSize    = 16 << 10
 )
 
 // A serverLog passes on what net/http prints, a line an event. Most of it is

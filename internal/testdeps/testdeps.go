@@ -38,6 +38,22 @@ func Look(name string) (string, error) {
 func Need(tb testing.TB, name string) string {
 	tb.Helper()
 	path, err := Look(name)
+	need(tb, err)
+	return path
+}
+
+// NeedFile is Need for something that is a file and no program.
+func NeedFile(tb testing.TB, path string) {
+	tb.Helper()
+	_, err := os.Stat(path)
+	if err != nil {
+		err = fmt.Errorf("%w; run make test-deps", err)
+	}
+	need(tb, err)
+}
+
+func need(tb testing.TB, err error) {
+	tb.Helper()
 	switch {
 	case err == nil:
 	case os.Getenv("SHAPEPROXY_NO_SKIP") != "":
@@ -45,5 +61,4 @@ func Need(tb testing.TB, name string) string {
 	default:
 		tb.Skip(err)
 	}
-	return path
 }
