@@ -72,5 +72,9 @@ bench-limiters: ## the limiter beside other Go libraries: COUNT (1) rounds, then
 e2e: ## a real access log through the proxy to a real nginx, and every request to account
 	E2E=full go test -count=1 -v -p 1 ./bench/e2e ./bench/ledger
 
+.PHONY: conformance
+conformance: ## suites that others wrote, with the proxy between: a line of result each
+	cd bench/conformance && go vet . && go test -count=1 -timeout 30m
+
 .PHONY: check
 check: lint race faults e2e ## all that must hold before a change is sent

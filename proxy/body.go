@@ -90,10 +90,17 @@ func tooLarge(err error) bool {
 
 // An attempt is a body for one try at sending it. Closing it ends the try and
 // not the body, which the Transport closes together with a failed connection.
+//
+// Once the try is the last, closing it also ends a read that waits for the
+// client: an answer may be complete before the body is, as one of gRPC with an
+// error is, and the Transport of HTTP/2 would wait for that read before it gives
+// the answer's end away. httputil.ReverseProxy does, as it closes no body.
 type attempt struct {
-	body io.Reader
-	over atomic.Bool
-	mu   sync.Mutex // held while body is read
+	body  io.Reader
+	leave func() // ends a read of body that waits
+	over  atomic.Bool
+	last  atomic.Bool
+	mu    sync.Mutex // held while body is read
 }
 
 func (a *attempt) Read(p []byte) (int, error) {
@@ -107,7 +114,18 @@ func (a *attempt) Read(p []byte) (int, error) {
 
 func (a *attempt) Close() error {
 	a.over.Store(true)
+	if a.last.Load() {
+		a.leave()
+	}
 	return nil
+}
+
+// settle makes the try the last one.
+func (a *attempt) settle() {
+	a.last.Store(true)
+	if a.over.Load() {
+		a.leave()
+	}
 }
 
 // stop ends the try and reports whether nobody reads any more: a read that

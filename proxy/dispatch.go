@@ -13,9 +13,10 @@ import (
 // for its connection could not be made or a kept one was dead, goes on to
 // another connection or address at once.
 type dispatch struct {
-	up   *Upstream
-	body *clientBody // nil: the request has none
-	cut  context.CancelCauseFunc
+	up    *Upstream
+	body  *clientBody // nil: the request has none
+	leave func()      // ends a read of body that waits for the client
+	cut   context.CancelCauseFunc
 
 	at   *address // where it went, and is in flight until done
 	pass pass     // of the address's breaker
@@ -53,11 +54,14 @@ func (d *dispatch) RoundTrip(req *http.Request) (*http.Response, error) {
 		req.Body = nil
 		var sent *attempt
 		if d.body != nil {
-			sent = &attempt{body: body}
+			sent = &attempt{body: body, leave: d.leave}
 			req.Body = sent
 		}
 		res, err := d.at.transport.RoundTrip(req)
 		if err == nil {
+			if sent != nil {
+				sent.settle()
+			}
 			d.watch(res)
 			return res, nil
 		}

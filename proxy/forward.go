@@ -36,7 +36,7 @@ func (x *exchange) forward() {
 	}
 	up.inFlight.Add(1)
 	defer up.inFlight.Add(-1)
-	to := dispatch{up: up, body: x.body, cut: cut}
+	to := dispatch{up: up, body: x.body, leave: x.leaveBody, cut: cut}
 	x.dispatch = &to
 	defer to.done()
 	reverse := httputil.ReverseProxy{
@@ -51,6 +51,19 @@ func (x *exchange) forward() {
 		ErrorLog:       discard,
 	}
 	reverse.ServeHTTP(&x.w, r)
+}
+
+// leaveBody ends a read of the request's body that waits for the client, for
+// good. The answer is not touched.
+func (x *exchange) leaveBody() {
+	switch {
+	case x.body.ended.Load():
+	case x.r.ProtoMajor == 2:
+		x.body.Close()
+	default:
+		// Closing would read on. What is left of the body ends the connection.
+		_ = http.NewResponseController(x.w.ResponseWriter).SetReadDeadline(time.Unix(1, 0))
+	}
 }
 
 // answered is called with the head of the upstream's answer.

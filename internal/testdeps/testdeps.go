@@ -17,6 +17,7 @@ var Programs = []struct{ Name, Purpose string }{
 	{"redis-cli", "the same on a Redis cluster"},
 	{"chromium", "the live page in a real browser"},
 	{"pebble", "certificates from a real ACME server"},
+	{"varnishtest", "scenarios in raw bytes"},
 }
 
 // Look returns the path of the program. Debian keeps servers in /usr/sbin,
