@@ -136,6 +136,9 @@ type Decision struct {
 	// Ahead is how many requests waited before this one when it came.
 	Ahead int
 
+	// OwnDeadline: it was not for the limit's MaxWait that the wait was too long
+	// (ReasonMaxWait), but for that of the request itself.
+	OwnDeadline bool
 	// DryRun: the decision is counted and logged, and does not bind.
 	DryRun bool
 	// Peeked: the limit was only looked at, so that headers can name it; it

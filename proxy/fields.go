@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -55,6 +56,20 @@ func WriteRateLimit(h http.Header, dialects []Dialect, p limiter.Permit) {
 			writeShopify(h, p.Decision)
 		}
 	}
+}
+
+// misleads reports whether a client would be misled by the fields on an answer
+// of that status. On a redirect that leaves nothing it would wait before it
+// follows (draft-ietf-httpapi-ratelimit-headers-11, section 6). A cache would put
+// what a 304 tells on the answer that it has stored (RFC 9111, section 3.2), and
+// go on telling it when it is true no more (section 7.3 of the draft).
+func misleads(status int, p limiter.Permit) bool {
+	if status == http.StatusNotModified {
+		return true
+	}
+	return status/100 == 3 && slices.ContainsFunc(p.All, func(d limiter.Decision) bool {
+		return !d.DryRun && d.Limit > 0 && d.Remaining == 0
+	})
 }
 
 // writeLists adds the two structured fields: lists of strings with parameters

@@ -97,6 +97,10 @@ func refusalDetail(d limiter.Decision) string {
 	case limiter.ReasonQueueFull:
 		why = fmt.Sprintf("every place in the queue of %s is taken", d.Policy)
 	case limiter.ReasonMaxWait:
+		if d.OwnDeadline {
+			why = fmt.Sprintf("the wait in the queue of %s would be longer than the request itself allows", d.Policy)
+			break
+		}
 		why = fmt.Sprintf("the wait in the queue of %s would be longer than it allows", d.Policy)
 	case limiter.ReasonMissingKey:
 		return fmt.Sprintf("the request lacks what the limit %s counts by", d.Policy)

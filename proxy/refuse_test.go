@@ -135,6 +135,19 @@ func TestRefusalOfACostThatNeverFits(t *testing.T) {
 	}
 }
 
+// Who refuses itself by its deadline is not told that the limit does.
+func TestRefusalOfAnOwnDeadline(t *testing.T) {
+	d := limiter.Decision{Policy: "p", Reason: limiter.ReasonMaxWait, RetryAfter: time.Second}
+	for own, want := range map[bool]string{
+		false: "the wait in the queue of p would be longer than it allows; try again in 1 s",
+		true:  "the wait in the queue of p would be longer than the request itself allows; try again in 1 s",
+	} {
+		if d.OwnDeadline = own; refusalDetail(d) != want {
+			t.Errorf("own %v: %q", own, refusalDetail(d))
+		}
+	}
+}
+
 func TestRefusalOfHEAD(t *testing.T) {
 	f := newFront(t, &Site{Routes: []*Route{limited(route("/", "127.0.0.1:1"), refuses(limiterRefusal))}})
 	wire := f.wire(t, "HEAD / HTTP/1.1\r\nHost: front.test\r\nConnection: close\r\n\r\n")

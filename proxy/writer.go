@@ -61,7 +61,9 @@ func (a *answer) FlushError() error {
 
 // finalFields puts the proxy's own fields on the head of an answer.
 func (x *exchange) finalFields(h http.Header) {
-	WriteRateLimit(h, x.site.RateLimitHeaders, x.permit)
+	if !misleads(x.w.status, x.permit) {
+		WriteRateLimit(h, x.site.RateLimitHeaders, x.permit)
+	}
 	if x.route != nil && x.route.ServerTiming {
 		h.Add("Server-Timing", serverTiming(x.event.Waited, x.event.UpstreamDuration))
 	}

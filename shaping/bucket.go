@@ -43,7 +43,9 @@ func (b *bucket) arriveLocked(now int64, req *Request) (limiter.Decision, *Waite
 		b.refuseLocked(out, now, limiter.ReasonQueueFull)
 	}
 	if w == nil {
-		return b.decideLocked(now, verdict), nil
+		d := b.decideLocked(now, verdict)
+		d.OwnDeadline = d.Reason == limiter.ReasonMaxWait && e.MaxWait > 0 && e.MaxWait < b.rules.MaxWait
+		return d, nil
 	}
 	w.Value.done = make(chan struct{})
 	if e.Gate != nil {
@@ -193,6 +195,7 @@ func (b *bucket) endLocked(w *Waiter[turn], now int64, reason limiter.Reason) {
 	}
 	d := b.stateLocked(now)
 	d.Allowed, d.Reason = reason == limiter.ReasonNone, reason
+	d.OwnDeadline = reason == limiter.ReasonMaxWait && w.own
 	d.Queued, d.Waited, d.Ahead = true, time.Duration(now-w.Came), w.Ahead
 	d.DryRun = false // it did wait, whatever the limit has become meanwhile
 	w.Value.decision = &d

@@ -256,12 +256,21 @@ func TestOwnDeadlineShortensMaxWait(t *testing.T) {
 		in := s.hold(shaping.Request{MaxWait: sec}, 0)
 		out := s.hold(shaping.Request{MaxWait: 1500 * time.Millisecond}, 0)
 		out.want(t, "who has 1.5 s and would wait 2", 0, limiter.ReasonMaxWait)
-		if out.decision.RetryAfter != 500*time.Millisecond {
+		if out.decision.RetryAfter != 500*time.Millisecond || !out.decision.OwnDeadline {
 			t.Errorf("%+v", out.decision)
 		}
 		s.hold(shaping.Request{MaxWait: time.Hour}, 0) // no more than the limit allows
 		s.at(10 * sec)
 		in.want(t, "who has 1 s and waits 1", sec, "")
+		if in.decision.OwnDeadline {
+			t.Errorf("%+v", in.decision)
+		}
+		for range 62 {
+			s.hold(shaping.Request{MaxWait: time.Hour}, 0)
+		}
+		if d := s.asked[len(s.asked)-1].decision; d.Reason == "" || d.OwnDeadline {
+			t.Errorf("%+v", d)
+		}
 	})
 }
 

@@ -31,6 +31,7 @@ type System struct {
 	log    *slog.Logger
 	alarms *shaping.Alarms // nil: timers of the runtime
 	state  stateFile
+	left   leftovers
 	apply  sync.Mutex // held while a configuration is applied
 	now    atomic.Pointer[generation]
 
@@ -144,6 +145,11 @@ func (s *System) Apply(c *config.Config) (err error) {
 	for _, f := range adopt {
 		if err := f(); err != nil {
 			return err
+		}
+	}
+	for _, l := range old.limits {
+		if after := limits[l.conf.Name]; l.link.Queue != nil && (after == nil || after.link != l.link) {
+			s.left.add(l.conf.Name, l.link.Queue)
 		}
 	}
 	s.now.Store(next)
@@ -326,6 +332,7 @@ func (s *System) Limits() []limiter.Status {
 		} else {
 			st.Keys, st.Evicted = l.link.Reject.Keys(), l.link.Reject.Evicted()
 		}
+		s.left.count(&st)
 		all[i] = st
 	}
 	return all

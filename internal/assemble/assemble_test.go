@@ -164,8 +164,15 @@ func TestReloadOfAnotherLimitStartsAnew(t *testing.T) {
 			if kept := s.now.Load().limit("q").link == before; kept != c.kept {
 				t.Errorf("kept %v, want %v, for\n%s", kept, c.kept, c.text)
 			}
+			// Whoever waits there still is in the gauges of the name.
+			if st := s.Limits()[0]; st.Depth != 1 {
+				t.Errorf("depth %d, for\n%s", st.Depth, c.text)
+			}
 		}
 		wg.Wait()
+		if st := s.Limits()[0]; st.Depth != 0 || len(s.left.all) != 0 {
+			t.Errorf("depth %d, and %d queues are kept", st.Depth, len(s.left.all))
+		}
 	})
 }
 

@@ -15,7 +15,7 @@ import (
 const Pinned int64 = math.MaxInt64
 
 const (
-	perShard  = 1024 // entries that a shard is made for, so that growing one is short
+	perShard  = 128 // entries that a shard is made for, so that growing one is short, and a small map has several
 	maxShards = 4096
 	sample    = 16 // entries looked at to find the one to drop
 	elsewhere = 64 // other shards looked at when a full map's own shard has nothing to drop
