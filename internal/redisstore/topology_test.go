@@ -74,16 +74,6 @@ func TestCase44_Cluster(t *testing.T) {
 	}
 }
 
-// A server counts its keys.
-type server0 struct{ *redistest.Server }
-
-func server(s *redistest.Server) server0 { return server0{s} }
-
-func (s server0) count(t *testing.T, pattern string) int {
-	t.Helper()
-	return len(strings.Fields(s.Must("KEYS", pattern)))
-}
-
 // TestSentinelFailover kills the master under load: requests are decided all the
 // same, within the bound, by store_down until the replica has taken over, and
 // then by it.
