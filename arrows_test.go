@@ -34,11 +34,12 @@ var arrows = map[string][]string{
 	"internal/admin":      {"proxy", "shaping", "limiter"},
 	"internal/autotls":    {"internal/config", "internal/identity"},
 	"internal/config":     {"limiter", "internal/identity"},
-	"proxy":               {"limiter"},
+	"proxy":               {"limiter", "internal/h1"},
 	"shaping":             {"limiter", "queue", "internal/keyed"},
 	"limiter":             {"internal/keyed"},
 
 	"queue":             nil,
+	"internal/h1":       nil,
 	"internal/keyed":    nil,
 	"internal/uplot":    nil,
 	"internal/identity": nil,

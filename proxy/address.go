@@ -8,7 +8,8 @@ import (
 	"net/http"
 	"sync"
 	"sync/atomic"
-	"time"
+
+	"github.com/shapeproxy/shapeproxy/internal/h1"
 )
 
 // An address is one of those at which an upstream is reached, with a Transport
@@ -84,7 +85,14 @@ func (u *Upstream) newAddress(p Place) *address {
 	if u.opts.Breaker != nil {
 		a.breaker = &breaker{policy: u.opts.Breaker}
 	}
-	a.transport = newSender(a)
+	switch u.opts.Scheme {
+	case "https":
+		a.transport = newAgreed(a)
+	case "h2c":
+		a.transport = newSender(a, a.connect)
+	default:
+		a.transport = newDirect(a, a.connect)
+	}
 	return a
 }
 
@@ -99,9 +107,14 @@ func stripPort(hostport string) string {
 var errHandshakeTimeout = errors.New("TLS handshake timeout")
 
 // connect makes a connection, a *tls.Conn behind its handshake for https. The
-// connection below is a *countedConn. Its error is a *connectError.
+// connection below is a *h1.Counted. Its error is a *connectError.
 func (a *address) connect(ctx context.Context) (net.Conn, error) {
-	conn, err := a.reach(ctx)
+	return a.connectBy(ctx, a.tls)
+}
+
+// connectBy is connect with other TLS than a's.
+func (a *address) connectBy(ctx context.Context, by *tls.Config) (net.Conn, error) {
+	conn, err := a.reach(ctx, by)
 	if err != nil {
 		if ctx.Err() == nil {
 			a.failed(err)
@@ -111,20 +124,20 @@ func (a *address) connect(ctx context.Context) (net.Conn, error) {
 	return conn, nil
 }
 
-func (a *address) reach(ctx context.Context) (net.Conn, error) {
+func (a *address) reach(ctx context.Context, by *tls.Config) (net.Conn, error) {
 	dialing, cancel := context.WithTimeout(ctx, a.up.opts.DialTimeout)
 	defer cancel()
 	raw, err := a.up.dial(dialing, a.network, a.target)
 	if err != nil {
 		return nil, err
 	}
-	counted := &countedConn{Conn: raw, timeout: a.up.opts.BodyTimeout}
-	if a.tls == nil {
+	counted := h1.Count(raw, a.up.opts.BodyTimeout)
+	if by == nil {
 		return counted, nil
 	}
 	shaking, cancel := context.WithTimeoutCause(ctx, a.up.opts.TLSHandshakeTimeout, errHandshakeTimeout)
 	defer cancel()
-	conn := tls.Client(counted, a.tls)
+	conn := tls.Client(counted, by)
 	if err := conn.HandshakeContext(shaking); err != nil {
 		raw.Close()
 		if ctx.Err() == nil && shaking.Err() != nil {
@@ -133,32 +146,4 @@ func (a *address) reach(ctx context.Context) (net.Conn, error) {
 		return nil, err
 	}
 	return conn, nil
-}
-
-// A countedConn counts the writes that it was asked for, which tells a kept
-// connection that was dead before a byte was written from one that died with
-// a request on it.
-type countedConn struct {
-	net.Conn
-	writes  atomic.Int64  // writes that got at least one byte out
-	timeout time.Duration // the longest that a write may take; 0: no bound
-}
-
-func (c *countedConn) Write(b []byte) (int, error) {
-	if c.timeout > 0 {
-		_ = c.Conn.SetWriteDeadline(time.Now().Add(c.timeout)) // a closed connection fails the Write
-	}
-	n, err := c.Conn.Write(b)
-	if n > 0 {
-		c.writes.Add(1)
-	}
-	return n, err
-}
-
-func counted(c net.Conn) *countedConn {
-	if t, ok := c.(*tls.Conn); ok {
-		c = t.NetConn()
-	}
-	counted, _ := c.(*countedConn)
-	return counted
 }

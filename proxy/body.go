@@ -11,8 +11,7 @@ import (
 // errBodyOver is a read from a try at sending that is over.
 var errBodyOver = errors.New("the request's body is no longer read")
 
-// keptBytes is what a Transport may read of a body before it first writes: the
-// size of its buffer.
+// keptBytes is what a transport may read of a body before it first writes.
 const keptBytes = 4 << 10
 
 // A clientBody is a request's body on its way upstream. It counts, it notes

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"net/http/httptrace"
-	"net/textproto"
 )
 
 // A dispatch sends one request to an address of its upstream, once: it is the
@@ -27,16 +25,9 @@ type dispatch struct {
 // server that restarts leaves as many as were kept.
 const deadConns = 300
 
-// maxInterim bounds the interim answers to one request: they pass at once, so
-// nothing else would.
-const maxInterim = 10
-
-var errInterim = errors.New("the upstream gives interim answers without end")
-
 // RoundTrip implements http.RoundTripper. Its error is an *unavailableError if
 // the upstream takes no requests now.
 func (d *dispatch) RoundTrip(req *http.Request) (*http.Response, error) {
-	boundInterim(req)
 	all, err := d.up.current(req.Context())
 	if err != nil {
 		return nil, err
@@ -119,17 +110,4 @@ func (d *dispatch) done() {
 	}
 	d.at.inFlight.Add(-1)
 	d.at = nil
-}
-
-// boundInterim lets a request have so many interim answers and no more. The
-// trace is the one that httputil.ReverseProxy has just made for it.
-func boundInterim(req *http.Request) {
-	trace := httptrace.ContextClientTrace(req.Context())
-	pass, interim := trace.Got1xxResponse, 0
-	trace.Got1xxResponse = func(code int, header textproto.MIMEHeader) error {
-		if interim++; interim > maxInterim {
-			return errInterim
-		}
-		return pass(code, header)
-	}
 }

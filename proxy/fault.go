@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"strings"
 	"syscall"
 )
 
@@ -21,7 +20,7 @@ type fault struct {
 	detail string
 }
 
-// explain finds the fault behind an error of net/http's Transport. 504 means
+// explain finds the fault behind an error of a transport. 504 means
 // too slow, 502 unreachable or broken.
 func explain(err error, timedOut bool) fault {
 	var (
@@ -56,8 +55,7 @@ func explain(err error, timedOut bool) fault {
 		return fault{http.StatusGatewayTimeout, "connection_write_timeout", "the upstream took too long to take the request"}
 	case late:
 		return fault{http.StatusGatewayTimeout, "http_response_timeout", "the upstream did not answer in time"}
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE),
-		err != nil && strings.Contains(err.Error(), "server closed idle connection"):
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		return fault{http.StatusBadGateway, "connection_terminated", "the upstream closed the connection without an answer"}
 	}
 	return fault{http.StatusBadGateway, "http_protocol_error", "the upstream's answer cannot be understood"}

@@ -69,11 +69,8 @@ func (x *exchange) leaveBody() {
 // answered is called with the head of the upstream's answer.
 func (x *exchange) answered(res *http.Response) error {
 	x.event.UpstreamDuration = time.Since(x.event.Departed)
-	switch {
-	case res.StatusCode == http.StatusSwitchingProtocols && !x.upgrade:
-		return errUnaskedUpgrade
-	case res.StatusCode < 200 && res.StatusCode != http.StatusSwitchingProtocols:
-		return errStatus // "000" and "099" are three digits, and so pass net/http
+	if res.StatusCode < 200 && res.StatusCode != http.StatusSwitchingProtocols {
+		return errStatus // "000" and "099" pass net/http's HTTP/2
 	}
 	x.event.UpstreamStatus = res.StatusCode
 	x.dispatch.answered(res.StatusCode)

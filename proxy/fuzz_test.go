@@ -50,7 +50,7 @@ func (o *oneRequest) dial(context.Context, string, string) (net.Conn, error) {
 			}
 		}
 	}()
-	return &countedConn{Conn: near}, nil
+	return near, nil
 }
 
 // FuzzRequest sends a client's bytes through net/http's reader and the whole

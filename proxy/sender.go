@@ -2,12 +2,17 @@ package proxy
 
 import (
 	"context"
+	"crypto/tls"
+	"errors"
 	"net"
 	"net/http"
 	"net/http/httptrace"
+	"net/textproto"
+
+	"github.com/shapeproxy/shapeproxy/internal/h1"
 )
 
-// A sender is the transport that is net/http's.
+// A sender is the transport for HTTP/2, which is net/http's.
 //
 // Left to itself, net/http's sends a request again when it has no body, its
 // method is idempotent, and a kept connection closed without an answer: one
@@ -17,15 +22,12 @@ import (
 // byte was written, is told by an unsentError.
 type sender struct{ *http.Transport }
 
-// maxResponseHeaderBytes bounds what an upstream may send before its body.
-const maxResponseHeaderBytes = 1 << 20
-
-func newSender(a *address) sender {
+func newSender(a *address, connect func(context.Context) (net.Conn, error)) sender {
 	o := &a.up.opts
-	connect := func(ctx context.Context, _, _ string) (net.Conn, error) { return a.connect(ctx) }
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) { return connect(ctx) }
 	t := &http.Transport{
-		DialContext:            connect,
-		DialTLSContext:         connect,
+		DialContext:            dial,
+		DialTLSContext:         dial,
 		ResponseHeaderTimeout:  o.ResponseHeaderTimeout,
 		MaxIdleConns:           o.MaxIdleConns,
 		MaxIdleConnsPerHost:    o.MaxIdleConns,
@@ -34,31 +36,46 @@ func newSender(a *address) sender {
 		DisableCompression:     true, // bodies pass as they are
 		Protocols:              new(http.Protocols),
 	}
-	switch o.Scheme {
-	case "h2c":
-		t.Protocols.SetUnencryptedHTTP2(true)
-	case "https":
-		t.Protocols.SetHTTP1(true)
+	if o.Scheme == "https" {
 		t.Protocols.SetHTTP2(true)
-	default:
-		t.Protocols.SetHTTP1(true)
+	} else {
+		t.Protocols.SetUnencryptedHTTP2(true)
 	}
 	return sender{t}
 }
 
+// maxInterim bounds the interim answers to one request: they pass at once, so
+// nothing else would.
+const maxInterim = 10
+
+var errInterim = errors.New("the upstream gives interim answers without end")
+
 // RoundTrip sends req once. Its context must have a httptrace.ClientTrace, of
-// which GotConn is replaced.
+// which GotConn and Got1xxResponse are replaced.
 func (s sender) RoundTrip(req *http.Request) (*http.Response, error) {
-	var conn *countedConn
+	var conn *h1.Counted
 	var before int64
 	reused := false
 	// The one who sends has just made a trace for this request; adding to it
 	// saves a second one and the reflection that joins the two.
-	httptrace.ContextClientTrace(req.Context()).GotConn = func(info httptrace.GotConnInfo) {
+	trace := httptrace.ContextClientTrace(req.Context())
+	trace.GotConn = func(info httptrace.GotConnInfo) {
 		if conn = counted(info.Conn); conn != nil {
-			before = conn.writes.Load()
+			before = conn.Written()
 		}
 		reused = info.Reused
+	}
+	pass, interim := trace.Got1xxResponse, 0
+	trace.Got1xxResponse = func(code int, header textproto.MIMEHeader) error {
+		switch interim++; {
+		case code == http.StatusSwitchingProtocols: // HTTP/2 has no such (RFC 9113, section 8.6)
+			return errUnaskedUpgrade
+		case interim > maxInterim:
+			return errInterim
+		case pass == nil:
+			return nil
+		}
+		return pass(code, header)
 	}
 	if req.Body == nil {
 		sendEmpty(req)
@@ -70,8 +87,16 @@ func (s sender) RoundTrip(req *http.Request) (*http.Response, error) {
 	switch {
 	case isConnectError(err):
 		err = &unsentError{error: err}
-	case conn != nil && conn.writes.Load() == before:
+	case conn != nil && conn.Written() == before:
 		err = &unsentError{error: err, kept: reused}
 	}
 	return nil, err
+}
+
+func counted(c net.Conn) *h1.Counted {
+	if t, ok := c.(*tls.Conn); ok {
+		c = t.NetConn()
+	}
+	counted, _ := c.(*h1.Counted)
+	return counted
 }

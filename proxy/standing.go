@@ -89,7 +89,7 @@ func (a *address) claim(now time.Time) bool {
 // probe tries a connection to an address that is out, after claim. No request
 // is sent on it.
 func (a *address) probe(ctx context.Context) bool {
-	conn, err := a.reach(ctx)
+	conn, err := a.reach(ctx, a.tls)
 	if err == nil {
 		conn.Close()
 	}

@@ -248,6 +248,11 @@ func TestFaults(t *testing.T) {
 		{"S38 interim without end", strings.Repeat("HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n", 20) + ok200, nil, 502, "http_protocol_error"},
 		{"S38 unknown encoding", head + "Transfer-Encoding: xchunked\r\n\r\n", nil, 502, "http_protocol_error"},
 		{"S37 two lengths", head + "Content-Length: 1\r\nContent-Length: 2\r\n\r\nxx", nil, 502, "http_protocol_error"},
+		{"S37 the same length twice", head + "Content-Length: 2\r\nContent-Length: 2\r\n\r\nok", nil, 502, "http_protocol_error"},
+		{"S37 length and chunks", head + "Content-Length: 12\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n", nil, 502, "http_protocol_error"},
+		{"S37 chunks in HTTP/1.0", "HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n", nil, 502, "http_protocol_error"},
+		{"S37 a blank in a name", head + "X y: z\r\nContent-Length: 0\r\n\r\n", nil, 502, "http_protocol_error"},
+		{"S37 a folded line", head + "X: y\r\n Content-Length: 9\r\nContent-Length: 0\r\n\r\n", nil, 502, "http_protocol_error"},
 		{"S32 huge head", head + "X: " + strings.Repeat("x", maxResponseHeaderBytes+8192) + "\r\n\r\n", nil, 502, "http_protocol_error"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
