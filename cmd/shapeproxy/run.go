@@ -46,26 +46,34 @@ func runService(cmd *cobra.Command, c *config.Config, load func() (*config.Confi
 	if err != nil {
 		return err
 	}
-	if err := s.listen(); err != nil {
+	by := newSupervisor(s.log)
+	if err := s.listen(by); err != nil {
 		return err
 	}
+	by.dropRest()
 	failed := s.serve()
+	by.ready()
 	for {
 		select {
 		case err := <-failed:
 			return err
+		case <-by.beats():
+			by.alive()
 		case sig := <-signals:
 			if sig == syscall.SIGHUP {
+				by.reloading()
 				s.reload()
+				by.ready()
 				continue
 			}
-			return s.stopOn(sig, signals)
+			by.stopping()
+			return s.stopOn(sig, signals, by)
 		}
 	}
 }
 
 // stopOn drains the service; a second signal ends it at once.
-func (s *service) stopOn(sig os.Signal, signals <-chan os.Signal) error {
+func (s *service) stopOn(sig os.Signal, signals <-chan os.Signal, by *supervisor) error {
 	s.log.Info("stopping", "signal", sig.String(), "shutdown_timeout", s.shutdownTimeout().String())
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -79,6 +87,8 @@ func (s *service) stopOn(sig os.Signal, signals <-chan os.Signal) error {
 		case <-drained:
 			s.log.Info("stopped")
 			return nil
+		case <-by.beats():
+			by.alive()
 		case sig := <-signals:
 			if sig == syscall.SIGHUP {
 				continue

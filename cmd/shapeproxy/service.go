@@ -238,24 +238,25 @@ func needRestart(began, now *config.Config) []string {
 	return names
 }
 
-// listen opens every listener, or none.
-func (s *service) listen() error {
+// listen opens every listener, or none. Sockets that systemd has opened already
+// are taken over.
+func (s *service) listen(by *supervisor) error {
 	for _, address := range s.started.Server.Listen {
-		l, err := listen(address)
+		l, err := by.listen(address)
 		if err != nil {
 			s.closeListeners()
 			return fmt.Errorf("[server] listen: %w", err)
 		}
 		s.listeners = append(s.listeners, l)
 	}
-	if err := s.listenPlain(); err != nil {
+	if err := s.listenPlain(by); err != nil {
 		s.closeListeners()
 		return err
 	}
 	if s.admin == nil {
 		return nil
 	}
-	l, err := listen(s.started.Admin.Listen)
+	l, err := by.listen(s.started.Admin.Listen)
 	if err != nil {
 		s.closeListeners()
 		return fmt.Errorf("[admin] listen: %w", err)

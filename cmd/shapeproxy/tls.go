@@ -43,12 +43,12 @@ func newPlainServer(h http.Handler, c config.Server, log *slog.Logger) *http.Ser
 }
 
 // listenPlain opens the port for plain HTTP at each address that TLS listens on.
-func (s *service) listenPlain() error {
+func (s *service) listenPlain(by *supervisor) error {
 	if s.plainServer == nil {
 		return nil
 	}
 	for _, host := range plainHosts(s.started.Server.Listen) {
-		l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(s.started.TLS.HTTPPort)))
+		l, err := by.listen(net.JoinHostPort(host, strconv.Itoa(s.started.TLS.HTTPPort)))
 		if err != nil {
 			return fmt.Errorf("[tls] http_port: %w; write another port, or 0 for none", err)
 		}
