@@ -35,6 +35,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	case err == nil:
 		return exitOK
 	case *began:
+		if errors.Is(err, errProblems) {
+			return exitError
+		}
 		if _, ok := errors.AsType[config.Problems](err); ok {
 			fmt.Fprintln(stderr, err) // each line names its file and line already
 		} else {
@@ -59,7 +62,7 @@ func newRootCommand() (root *cobra.Command, began *bool) {
 		SilenceErrors: true,
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
-	root.AddCommand(newRunCommand(), newCheckCommand(), newSimulateCommand(), newImportCommand(), newDemoCommand(), newVersionCommand())
+	root.AddCommand(newRunCommand(), newCheckCommand(), newSimulateCommand(), newImportCommand(), newManCommand(), newDemoCommand(), newVersionCommand())
 	began = new(bool)
 	for cmd := range commands(root) {
 		work := cmd.RunE

@@ -11,10 +11,10 @@ import (
 // Its text never holds the value of an environment variable, a password or
 // what a token_file holds.
 type Problem struct {
-	File string
-	Line int    // 0: the file as a whole
-	Key  string // such as limit.fragile.rate; empty for what is no key's fault
-	Text string
+	File string `json:"file"`
+	Line int    `json:"line"` // 0: the file as a whole
+	Key  string `json:"key"`  // such as limit.fragile.rate; empty for what is no key's fault
+	Text string `json:"text"`
 }
 
 // String is the problem in one line, "FILE:LINE: key: text".
