@@ -76,5 +76,13 @@ e2e: ## a real access log through the proxy to a real nginx, and every request t
 conformance: ## suites that others wrote, with the proxy between: a line of result each
 	cd bench/conformance && go vet . && go test -count=1 -timeout 30m
 
+.PHONY: deb
+deb: build ## make dist/shapeproxy_VERSION_ARCH.deb
+	deploy/debian/build
+
+.PHONY: deb-try
+deb-try: deb ## install the package on this machine, run it and remove it (root, Debian)
+	deploy/debian/try
+
 .PHONY: check
 check: lint race faults e2e ## all that must hold before a change is sent

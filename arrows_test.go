@@ -50,12 +50,14 @@ var arrows = map[string][]string{
 	"internal/redistest":        {"internal/testdeps"},
 	"internal/testdeps":         nil,
 	"internal/testdeps/missing": {"internal/testdeps"},
+	"deploy":                    nil, // nothing but tests
 }
 
 // soleImporters are the modules that one package keeps to itself, so that a
 // change of theirs is met in one place.
 var soleImporters = map[string]string{
 	"github.com/prometheus/":         "internal/metrics",
+	"github.com/coreos/go-systemd":   "cmd/shapeproxy",
 	"github.com/spf13/cobra":         "cmd/shapeproxy",
 	"github.com/schollz/":            "cmd/shapeproxy",
 	"github.com/go-logfmt/":          "internal/replay",

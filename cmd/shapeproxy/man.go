@@ -2,7 +2,6 @@ package main
 
 import (
 	"os"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
@@ -21,9 +20,8 @@ func newManCommand() *cobra.Command {
 			}
 			root := cmd.Root()
 			root.DisableAutoGenTag = true
-			// No date: the same program gives the same pages.
-			date := time.Unix(0, 0)
-			return doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "shapeproxy", Manual: "User Commands", Date: &date}, args[0])
+			// The date of the commit: the same program gives the same pages.
+			return doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "shapeproxy", Manual: "User Commands", Date: revisionTime()}, args[0])
 		},
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"net"
 	"net/http"
 	"os"
@@ -83,7 +84,9 @@ func TestUnderSystemd(t *testing.T) {
 	if r := get(t, "http://"+tcp.Addr().String()+"/"); r.status != 200 {
 		t.Errorf("over the passed socket: %d", r.status)
 	}
-	c := &http.Client{Transport: &http.Transport{Dial: func(string, string) (net.Conn, error) { return net.Dial("unix", socket) }}}
+	c := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
+	}}}
 	if r := fetch(c, "http://front/"); r.status != 200 {
 		t.Errorf("over the passed Unix socket: %d", r.status)
 	}

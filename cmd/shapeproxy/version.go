@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"time"
 
 	"github.com/spf13/cobra"
 )
@@ -56,6 +57,19 @@ func revisionString() string {
 		return ""
 	}
 	return buildSetting(info, "vcs.revision")
+}
+
+// revisionTime is when that commit was made; nil if it is not known.
+func revisionTime() *time.Time {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return nil
+	}
+	at, err := time.Parse(time.RFC3339, buildSetting(info, "vcs.time"))
+	if err != nil {
+		return nil
+	}
+	return &at
 }
 
 func buildSetting(info *debug.BuildInfo, key string) string {
