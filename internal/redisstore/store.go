@@ -30,10 +30,12 @@ type Store struct {
 	base    time.Time
 	ahead   atomic.Int64 // µs of the server's clock at base, as far as is known
 	slots   chan struct{}
-	hashes  sync.Pool // of hash.Hash
-	circuit circuit
-	local   *limiter.Memory
-	odd     atomic.Int64 // when an odd answer was logged last, in ns since base
+
+	deadlines deadlines
+	hashes    sync.Pool // of hash.Hash
+	circuit   circuit
+	local     *limiter.Memory
+	odd       atomic.Int64 // when an odd answer was logged last, in ns since base
 
 	sharing sync.Mutex // held while the number of proxies changes
 	limits  map[*Limit]struct{}
@@ -265,8 +267,7 @@ func (s *Store) ask(mode string, at int64, charges []charge, a *answer) error {
 	if !s.circuit.closed.Load() {
 		return errDown
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), s.options.Timeout)
-	defer cancel()
+	ctx := s.deadlines.within(s.options.Timeout)
 	select {
 	case s.slots <- struct{}{}:
 	default:
