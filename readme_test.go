@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/shapeproxy/shapeproxy/internal/config"
 	"github.com/shapeproxy/shapeproxy/internal/metrics"
@@ -76,6 +77,7 @@ func TestReadmeIsComplete(t *testing.T) {
 				Name: "u", Guarded: true, Addresses: []proxy.AddressStatus{{Address: "a:80"}}, Refused: []proxy.Refusals{{Reason: "r"}},
 			}}
 		},
+		Expiries: func() map[string]time.Time { return map[string]time.Time{"api.example.com": {}} },
 	})
 	m.Configure([]string{"/"}, []limiter.Status{{Name: "l", Queue: 1}}, []string{"u"})
 	m.Reloaded(true)

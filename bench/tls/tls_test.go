@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -147,6 +148,7 @@ func TestChallenges(t *testing.T) {
 			f.until(t, "a certificate", f.ready)
 			cert, state := f.get(t, c.issuer(t))
 			ocsp.checkStaple(t, cert, state.OCSPResponse)
+			f.checkExpiry(t, cert)
 			if challenge == "http-01" {
 				checkPlain(t, f)
 			}
@@ -171,6 +173,25 @@ func TestChallenges(t *testing.T) {
 				t.Errorf("it complains:\n%s", out)
 			}
 		})
+	}
+}
+
+func (f *front) checkExpiry(t *testing.T, cert *x509.Certificate) {
+	t.Helper()
+	resp, err := http.Get("http://" + f.admin + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const metric = `shapeproxy_certificate_expiry_timestamp_seconds{certificate="` + domain + `"} `
+	_, after, _ := strings.Cut(string(b), metric)
+	value, _, _ := strings.Cut(after, "\n")
+	if at, err := strconv.ParseFloat(value, 64); err != nil || int64(at) != cert.NotAfter.Unix() {
+		t.Errorf("%s%s, want %d", metric, value, cert.NotAfter.Unix())
 	}
 }
 

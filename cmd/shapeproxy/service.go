@@ -66,6 +66,7 @@ func newService(c *config.Config, load func() (*config.Config, error), stderr io
 		Limits:    func() []limiter.Status { return s.system.Limits() },
 		Upstreams: func() []proxy.UpstreamStatus { return s.system.Upstreams() },
 		Store:     func() (up, configured bool) { return s.system.Store() },
+		Expiries:  s.expiries,
 	})
 	s.system = assemble.New(proxy.Observers{s.metrics, s.tally, switchable{proxy.AccessLog{Log: s.log}, &s.access}}, s.log)
 	s.system.TellStore(s.metrics.StoreAnswered)

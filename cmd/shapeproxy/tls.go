@@ -85,6 +85,13 @@ func (s *service) uncertified() []string {
 	return s.tls.Waiting()
 }
 
+func (s *service) expiries() map[string]time.Time {
+	if s.tls == nil {
+		return nil
+	}
+	return s.tls.Expiries()
+}
+
 // closeTLS ends what obtains certificates, while the listeners still stand that
 // the CA may be asking, and then plain HTTP.
 func (s *service) closeTLS() {

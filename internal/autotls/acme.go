@@ -163,6 +163,18 @@ func (a *issuance) manages(name string) bool { return slices.Contains(a.domains,
 
 func (a *issuance) has(name string) bool { return len(a.cache.AllMatchingCertificates(name)) > 0 }
 
+// expiries adds when the certificates end; of two, while one replaces the other,
+// the later.
+func (a *issuance) expiries(ends map[string]time.Time) {
+	for _, name := range a.domains {
+		for _, c := range a.cache.AllMatchingCertificates(name) {
+			if c.Leaf.NotAfter.After(ends[name]) {
+				ends[name] = c.Leaf.NotAfter
+			}
+		}
+	}
+}
+
 func (a *issuance) waiting() []string {
 	var names []string
 	for _, name := range a.domains {

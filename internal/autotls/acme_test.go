@@ -79,6 +79,10 @@ func TestFilesBesideACME(t *testing.T) {
 	c.Certificates = []config.Certificate{a.stored(t.TempDir(), "file", "api.test", "file.test")}
 	s := newSource(t, c, quiet)
 	defer s.Close()
+	// Of what has not been obtained, nothing is said.
+	if got := s.Expiries(); len(got) != 1 || time.Until(got[c.Certificates[0].Cert]).Round(time.Hour) != 24*time.Hour {
+		t.Errorf("they end at %v", got)
+	}
 	addr, _ := listen(t, s)
 	for _, name := range []string{"api.test", "file.test", "other.test", ""} {
 		if _, err := dial(addr, &tls.Config{ServerName: name, InsecureSkipVerify: true}); err != nil {
@@ -124,28 +128,6 @@ func TestCertMagicsLog(t *testing.T) {
 		_, got, _ := strings.Cut(log.String(), " ")
 		if got != want {
 			t.Errorf("%s: %q, want %q", level, got, want)
-		}
-	}
-}
-
-// Where a redirect leads.
-func TestPortAfter(t *testing.T) {
-	for _, tt := range []struct {
-		tls, plain int
-		host, want string
-	}{
-		{443, 80, "a.test", ""},
-		{443, 80, "a.test:80", ""},
-		{8443, 80, "a.test", ":8443"},
-		{8443, 8080, "a.test:8080", ":8443"},
-		{8443, 8080, "a.test", ""},      // somebody maps 80 to 8080
-		{8443, 8080, "a.test:9000", ""}, // and 9000, and who knows what for https
-		{8443, 8080, "[::1]:8080", ":8443"},
-		{0, 80, "a.test", ""}, // TLS on Unix sockets alone
-	} {
-		s := &Source{tlsPort: tt.tls, plainPort: tt.plain}
-		if got := s.portAfter(tt.host); got != tt.want {
-			t.Errorf("%d, %d, %s: %q, want %q", tt.tls, tt.plain, tt.host, got, tt.want)
 		}
 	}
 }

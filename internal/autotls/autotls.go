@@ -189,6 +189,20 @@ func (s *Source) Waiting() []string {
 	return s.acme.waiting()
 }
 
+// Expiries is when each certificate ends, by its domain or the file it is in.
+func (s *Source) Expiries() map[string]time.Time {
+	ends := map[string]time.Time{}
+	s.mu.Lock()
+	for _, p := range s.files.pairs {
+		ends[p.paths[0]] = p.value.Leaf.NotAfter
+	}
+	s.mu.Unlock()
+	if s.acme != nil {
+		s.acme.expiries(ends)
+	}
+	return ends
+}
+
 // knows reports whether there is, or is to be, a certificate for that name.
 func (s *Source) knows(name string) bool {
 	return s.acme != nil && s.acme.manages(name) ||

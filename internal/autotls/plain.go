@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"strings"
 
 	"github.com/shapeproxy/shapeproxy/internal/identity"
 )
@@ -19,12 +20,15 @@ import (
 func (s *Source) Plain() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		name := identity.NormalHost(r.Host)
+		target := r.URL.RequestURI()
 		switch {
+		case !strings.HasPrefix(target, "/"): // behind the name, it could make another one
+			refusePlain(w, r, http.StatusBadRequest, "the request target has a form that is not answered here\n")
 		case s.acme != nil && s.acme.answers(w, r, name):
 		case !s.knows(name):
 			refusePlain(w, r, http.StatusMisdirectedRequest, "there is no certificate for this name here\n")
 		case r.Method == http.MethodGet || r.Method == http.MethodHead:
-			w.Header().Set("Location", "https://"+name+s.portAfter(r.Host)+r.URL.RequestURI())
+			w.Header().Set("Location", "https://"+name+s.portAfter(r.Host)+target)
 			w.WriteHeader(http.StatusPermanentRedirect)
 		default:
 			refusePlain(w, r, http.StatusForbidden, "only https is spoken here; what was sent went over the network in the clear\n")

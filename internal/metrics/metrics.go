@@ -36,6 +36,10 @@ type Options struct {
 	// is one; nil: there is none.
 	Store func() (up, configured bool)
 
+	// Expiries is when each certificate ends, by the domain or the file that it
+	// is from; nil: there is none.
+	Expiries func() map[string]time.Time
+
 	Log *slog.Logger // for scrapes that fail; nil means slog.Default
 }
 
@@ -137,7 +141,7 @@ func New(opts Options) *Metrics {
 	m.registry.MustRegister(
 		m.requests, m.duration, m.decisions, m.queueWait, m.upstreamDuration, m.upstreamResponses, m.storeDuration,
 		m.reloadOK, m.reloadTime, build,
-		state{opts.Limits, opts.Upstreams, opts.Store},
+		state{opts.Limits, opts.Upstreams, opts.Store, opts.Expiries},
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)

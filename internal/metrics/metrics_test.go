@@ -53,6 +53,7 @@ func newMetrics(s *standing) *Metrics {
 		Limits:    func() []limiter.Status { return s.limits },
 		Upstreams: func() []proxy.UpstreamStatus { return s.upstreams },
 		Store:     func() (up, configured bool) { return true, true },
+		Expiries:  func() map[string]time.Time { return map[string]time.Time{"api.example.com": time.Unix(2000000000, 5)} },
 		Log:       slog.New(slog.DiscardHandler),
 	})
 	m.Configure([]string{"GET /v1/", "/"}, s.limits, []string{"billing"})

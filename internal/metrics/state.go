@@ -1,6 +1,8 @@
 package metrics
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/shapeproxy/shapeproxy/limiter"
@@ -13,6 +15,7 @@ type state struct {
 	limits    func() []limiter.Status
 	upstreams func() []proxy.UpstreamStatus
 	store     func() (up, configured bool)
+	expiries  func() map[string]time.Time
 }
 
 var (
@@ -28,6 +31,8 @@ var (
 		"Keys that the limit forgot for want of room.", []string{"limit"}, nil)
 	storeUp = prometheus.NewDesc("shapeproxy_store_up",
 		"Whether the store of shared limits answers.", nil, nil)
+	certificateExpiry = prometheus.NewDesc("shapeproxy_certificate_expiry_timestamp_seconds",
+		"When the certificate ends that is shown for the domain, or from the file.", []string{"certificate"}, nil)
 	upstreamInFlight = prometheus.NewDesc("shapeproxy_upstream_in_flight",
 		"Requests at the upstream whose answers have not ended.", []string{"upstream"}, nil)
 	upstreamHealthy = prometheus.NewDesc("shapeproxy_upstream_healthy",
@@ -40,7 +45,7 @@ var (
 
 func (s state) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		queueDepth, queueCapacity, queueOldestWait, limitKeys, limitKeysEvicted, storeUp, upstreamInFlight,
+		queueDepth, queueCapacity, queueOldestWait, limitKeys, limitKeysEvicted, storeUp, certificateExpiry, upstreamInFlight,
 		upstreamHealthy, upstreamRefused, breakerState,
 	} {
 		ch <- d
@@ -67,6 +72,11 @@ func (s state) Collect(ch chan<- prometheus.Metric) {
 				n = 1
 			}
 			ch <- prometheus.MustNewConstMetric(storeUp, prometheus.GaugeValue, n)
+		}
+	}
+	if s.expiries != nil {
+		for name, at := range s.expiries() {
+			send(certificateExpiry, prometheus.GaugeValue, float64(at.Unix()), name)
 		}
 	}
 	for _, u := range s.upstreams() {
