@@ -2,6 +2,7 @@ package h1
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -192,6 +193,28 @@ func TestS8EarlyAnswers(t *testing.T) {
 		}
 	}
 }
+
+// TestCutWrites: an answer counts also if the server broke the connection while
+// the head was written, and what is still to come of the body is left.
+func TestCutWrites(t *testing.T) {
+	tr := newTransport(t, func(context.Context) (net.Conn, error) {
+		return cutWrites{&script{says: bytes.NewReader([]byte(ok200))}}, nil
+	})
+	body, w := io.Pipe()
+	if got := do(t, tr, newRequest("POST", "/", body)); got.body != "ok" || tr.kept() != 0 {
+		t.Errorf("%q, %d kept", got.body, tr.kept())
+	}
+	if _, err := w.Write([]byte("late")); err != nil { // the read that waited takes it, and is the last
+		t.Error(err)
+	}
+	if _, err := w.Write([]byte("later")); err != io.ErrClosedPipe {
+		t.Errorf("still read: %v", err)
+	}
+}
+
+type cutWrites struct{ *script }
+
+func (cutWrites) Write([]byte) (int, error) { return 5, syscall.EPIPE }
 
 type endless struct{}
 

@@ -95,9 +95,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 			}
 			err = &UnsentError{err, kept}
 		}
-		if err != nil {
-			up.abandon()
-		}
+		up.abandon() // unless it went on
 		return res, err
 	}
 }
