@@ -83,7 +83,7 @@ func anyone(trusted ...string) func(string, []string) (netip.Addr, bool) {
 	}
 }
 
-func newFront(t *testing.T, site *Site) *front {
+func newFront(t testing.TB, site *Site) *front {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -92,7 +92,7 @@ func newFront(t *testing.T, site *Site) *front {
 	return serveOn(t, l, site)
 }
 
-func serveOn(t *testing.T, l net.Listener, site *Site) *front {
+func serveOn(t testing.TB, l net.Listener, site *Site) *front {
 	t.Helper()
 	f := &front{recorder: newRecorder(), addr: l.Addr().String()}
 	log := slog.New(slog.DiscardHandler)
