@@ -20,7 +20,7 @@ const module = "github.com/shapeproxy/shapeproxy"
 var arrows = map[string][]string{
 	"cmd/shapeproxy": {
 		"internal/assemble", "internal/admin", "internal/metrics", "internal/replay", "internal/nginxconf", "internal/autotls",
-		"internal/config", "proxy", "limiter",
+		"internal/config", "internal/edge", "proxy", "limiter",
 	},
 	"internal/assemble": {
 		"internal/config", "internal/identity", "internal/redisstore", "proxy", "shaping", "queue", "limiter",
@@ -43,6 +43,7 @@ var arrows = map[string][]string{
 	"internal/keyed":    nil,
 	"internal/uplot":    nil,
 	"internal/identity": nil,
+	"internal/edge":     nil,
 
 	// What only tests import.
 	"limiter/limitertest":       {"limiter"},
@@ -67,6 +68,7 @@ var soleImporters = map[string]string{
 	"github.com/redis/rueidis":       "internal/redisstore",
 	"github.com/caddyserver/":        "internal/autotls",
 	"go.uber.org/zap":                "internal/autotls",
+	"github.com/pires/":              "internal/edge",
 }
 
 // standardOnly are the packages that need nothing but the standard library.

@@ -78,6 +78,9 @@ func TestReadmeIsComplete(t *testing.T) {
 			}}
 		},
 		Expiries: func() map[string]time.Time { return map[string]time.Time{"api.example.com": {}} },
+		Connections: func() metrics.Connections {
+			return metrics.Connections{Refused: map[string]uint64{"r": 1}, Cut: map[string]uint64{"r": 1}}
+		},
 	})
 	m.Configure([]string{"/"}, []limiter.Status{{Name: "l", Queue: 1}}, []string{"u"})
 	m.Reloaded(true)

@@ -21,6 +21,9 @@ func (x *exchange) admitted(found *lookup) bool {
 		x.fail(http.StatusBadRequest, "http_request_error", err.Error())
 		return false
 	}
+	if !x.bodyBegins(keys) {
+		return false
+	}
 	x.makeRoom()
 	switch {
 	case x.before != nil:
@@ -29,8 +32,10 @@ func (x *exchange) admitted(found *lookup) bool {
 		x.room = 0 // it has gone along
 		return false
 	default:
-		x.permit, err = x.route.Limiter.Acquire(x.r.Context(), limiter.Request{Keys: keys, Gone: x.clientGone})
-		x.proxy.observe.Decided(x.route.Match, x.permit.All)
+		var asked bool
+		if asked, err = x.acquire(keys); !asked {
+			return false
+		}
 	}
 	x.endRoom()
 	x.event.decided(x.permit)
@@ -60,6 +65,31 @@ func (x *exchange) look(found *lookup) {
 	if keys, err := x.identify(found); err == nil {
 		x.permit = looker.Look(limiter.Request{Keys: keys})
 	}
+}
+
+// bodyBegins waits for the first bytes of a body with a length, before its
+// request takes a turn or a place that others could use: a client that sends
+// none takes nothing. It does not wait where the request is going to be refused
+// at once, or the client waits for us. If it does not begin, the request is
+// answered.
+func (x *exchange) bodyBegins(keys []limiter.Key) bool {
+	if x.body == nil || x.body.patience == nil || x.r.ContentLength <= 0 || x.before != nil || x.r.Header.Get("Expect") != "" {
+		return true
+	}
+	looker, ok := x.route.Limiter.(interface {
+		Look(limiter.Request) limiter.Permit
+	})
+	if !ok {
+		return true
+	}
+	if p := looker.Look(limiter.Request{Keys: keys}); p.Policy != "" && p.Remaining <= 0 {
+		return true
+	}
+	if x.body.begin(x.r.ContentLength) == nil {
+		return true
+	}
+	x.brokenBody()
+	return false
 }
 
 func (x *exchange) identify(found *lookup) ([]limiter.Key, error) {

@@ -27,7 +27,12 @@ type clientBody struct {
 	kept    []byte // all that was read, while that is little
 	pending []byte // kept bytes to be read again
 	lost    bool   // more was read than kept
+
+	patience *patience
 }
+
+// errSlowBody is a body that comes more slowly than Bounds allow.
+var errSlowBody = errors.New("the request's body comes too slowly")
 
 func (b *clientBody) Read(p []byte) (int, error) {
 	if len(b.pending) > 0 {
@@ -35,8 +40,7 @@ func (b *clientBody) Read(p []byte) (int, error) {
 		b.pending = b.pending[n:]
 		return n, nil
 	}
-	n, err := b.ReadCloser.Read(p)
-	b.read.Add(int64(n))
+	n, err := b.take(p)
 	if !b.lost {
 		if len(b.kept)+n <= keptBytes {
 			b.kept = append(b.kept, p[:n]...)
@@ -44,14 +48,38 @@ func (b *clientBody) Read(p []byte) (int, error) {
 			b.kept, b.lost = nil, true
 		}
 	}
+	return n, err
+}
+
+// take reads what the client has sent.
+func (b *clientBody) take(p []byte) (int, error) {
+	b.patience.wait()
+	n, err := b.ReadCloser.Read(p)
+	b.patience.got(n)
+	b.read.Add(int64(n))
 	switch err {
 	case nil:
 	case io.EOF:
 		b.ended.Store(true)
 	default:
+		if b.patience.gone() {
+			err = errSlowBody
+		}
 		b.broken.CompareAndSwap(nil, &err)
 	}
 	return n, err
+}
+
+// begin waits until some of the body is there, of which at most n bytes come,
+// and keeps that to be read.
+func (b *clientBody) begin(n int64) error {
+	p := make([]byte, min(n, keptBytes))
+	got, err := b.take(p)
+	b.kept, b.pending = p[:got], p[:got]
+	if err == io.EOF {
+		return nil
+	}
+	return err
 }
 
 // rewind makes the body start anew; it is false when that is past.

@@ -16,10 +16,13 @@ import (
 func (x *exchange) end() {
 	e := &x.event
 	p := recover()
+	x.endWatches()
 	if x.parked {
 		return
 	}
 	x.endRoom()
+	x.countReset()
+	x.endSocket()
 	if p != nil && p != any(http.ErrAbortHandler) {
 		x.proxy.log.Error("a request panicked", "route", e.Route, "panic", p, "stack", string(debug.Stack()))
 		e.Error = "proxy_internal_error"

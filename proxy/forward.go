@@ -72,6 +72,9 @@ func (x *exchange) answered(res *http.Response) error {
 	if res.StatusCode < 200 && res.StatusCode != http.StatusSwitchingProtocols {
 		return errStatus // "000" and "099" pass net/http's HTTP/2
 	}
+	if res.StatusCode == http.StatusSwitchingProtocols {
+		x.becomeSocket(res)
+	}
 	x.event.UpstreamStatus = res.StatusCode
 	x.dispatch.answered(res.StatusCode)
 	if len(res.Trailer) > 0 && x.r.Method != http.MethodHead {
@@ -89,25 +92,38 @@ func (x *exchange) failed(_ http.ResponseWriter, _ *http.Request, err error) {
 	if x.event.UpstreamStatus == 0 {
 		x.event.UpstreamDuration = time.Since(x.event.Departed)
 	}
-	var unavailable *unavailableError
+	if x.brokenBody() {
+		return
+	}
+	if unavailable := (*unavailableError)(nil); errors.As(err, &unavailable) {
+		x.event.Upstream, x.event.Departed, x.event.UpstreamDuration = "", time.Time{}, 0 // it never left
+		x.unavailable(unavailable)
+		return
+	}
+	x.dispatch.failed(err)
+	f := explain(err, x.timedOut())
+	x.event.UpstreamStatus = UpstreamError
+	x.proxy.log.Warn("no answer from upstream", "upstream", x.event.Upstream, "route", x.event.Route,
+		"kind", f.kind, "error", err)
+	x.fail(f.status, f.kind, f.detail)
+}
+
+// brokenBody answers a request that failed by its client's fault, and reports
+// whether it did.
+func (x *exchange) brokenBody() bool {
 	switch fault := x.body.fault(); {
 	case tooLarge(fault):
 		x.fail(http.StatusRequestEntityTooLarge, "http_request_error", "the body is larger than this route takes")
+	case fault == errSlowBody:
+		x.fail(http.StatusRequestTimeout, "http_request_error", "the body comes too slowly")
 	case x.r.Context().Err() != nil:
 		x.abandon()
 	case fault != nil:
 		x.fail(http.StatusBadRequest, "http_request_error", "the body is broken or stops before its end")
-	case errors.As(err, &unavailable):
-		x.event.Upstream, x.event.Departed, x.event.UpstreamDuration = "", time.Time{}, 0 // it never left
-		x.unavailable(unavailable)
 	default:
-		x.dispatch.failed(err)
-		f := explain(err, x.timedOut())
-		x.event.UpstreamStatus = UpstreamError
-		x.proxy.log.Warn("no answer from upstream", "upstream", x.event.Upstream, "route", x.event.Route,
-			"kind", f.kind, "error", err)
-		x.fail(f.status, f.kind, f.detail)
+		return false
 	}
+	return true
 }
 
 // timedOut reports whether the route's timeout ended the exchange.

@@ -49,13 +49,6 @@ type lot struct {
 	shut   bool
 }
 
-// A place is the connection of an HTTP/1 request as its context has it.
-type place struct {
-	conn net.Conn  // the client's, or TLS on top of it
-	lot  *lot      // nil: requests cannot be parked
-	back *returned // what came back from the lot; nil: it never was there
-}
-
 // comesBack is what waited in the lot, if r is that.
 func comesBack(r *http.Request) *parked {
 	if at, ok := r.Context().Value(connKey{}).(*place); ok && at.back != nil {
@@ -83,7 +76,7 @@ func newLot(base context.Context, p *Proxy, again *http.Server) *lot {
 // park takes the request off net/http if it has long to wait, and reports
 // whether it did: the handler is then to return without a word.
 func (x *exchange) park(keys []limiter.Key) bool {
-	at, _ := x.r.Context().Value(connKey{}).(*place)
+	at := x.place()
 	if at == nil || at.lot == nil || x.r.ProtoMajor != 1 {
 		return false
 	}
@@ -105,6 +98,9 @@ func (x *exchange) park(keys []limiter.Key) bool {
 		return false
 	}
 	// What the client sent behind the head: of its body, or further requests.
+	if x.body != nil {
+		said = append(said, x.body.pending...) // of a body with a length, so as it came
+	}
 	rest, _ := rw.Reader.Peek(rw.Reader.Buffered())
 	said = append(said, rest...)
 	if again, ok := conn.(*returned); ok {

@@ -28,6 +28,7 @@ type Site struct {
 	Misdirected func(*tls.ConnectionState) bool
 	// RateLimitHeaders are put on every answer of a route with limits.
 	RateLimitHeaders []Dialect
+	Bounds           Bounds
 
 	table *routeTable
 }
@@ -43,6 +44,8 @@ type Proxy struct {
 	parkAfter time.Duration
 	room      atomic.Int64   // what is left of unreadInAll
 	running   sync.WaitGroup // one for each request, upgraded connections included
+	tunnels   tunnels
+	floods    atomic.Uint64 // see Floods
 }
 
 // New returns a Proxy that answers 404 until Serve gives it a Site.
@@ -89,10 +92,11 @@ type exchange struct {
 	dispatch *dispatch // once it is forwarded
 
 	peerTrusted bool
-	upgrade     bool    // it asks to become a WebSocket
-	before      *parked // it comes back from the lot
-	room        int64   // what the kernel was asked to take in of its body
-	parked      bool    // it has gone to the lot, and is told of from there
+	upgrade     bool       // it asks to become a WebSocket
+	before      *parked    // it comes back from the lot
+	room        int64      // what the kernel was asked to take in of its body
+	parked      bool       // it has gone to the lot, and is told of from there
+	socket      *webSocket // it has become one
 }
 
 // ServeHTTP implements http.Handler.
@@ -127,6 +131,7 @@ func (x *exchange) serve() {
 			_ = http.NewResponseController(x.w.ResponseWriter).EnableFullDuplex()
 		}
 		x.body = &clientBody{ReadCloser: r.Body}
+		x.watchBody()
 		// A copy, for net/http looks at the type of the body in its own request
 		// to tell whether the connection can serve another one: with ours in
 		// there, an unread rest of a body was read as the next request.
@@ -135,6 +140,11 @@ func (x *exchange) serve() {
 		x.r, r = &in, &in
 	}
 
+	if x.tooManyHeaders() {
+		x.fail(http.StatusRequestHeaderFieldsTooLarge, "http_request_error", "the header has too many lines")
+		return
+	}
+	x.watchAnswer()
 	to, bad := readTarget(r)
 	if bad != nil {
 		if bad.status == http.StatusMethodNotAllowed {

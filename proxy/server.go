@@ -1,11 +1,13 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"log"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
 	"strings"
@@ -17,11 +19,11 @@ type ServerOptions struct {
 	ReadHeaderTimeout time.Duration
 	IdleTimeout       time.Duration
 	MaxHeaderBytes    int
-	TLS               *tls.Config // nil: plain HTTP, and HTTP/2 by prior knowledge
+	// MaxStreams is how many requests a client may have under way on one HTTP/2
+	// connection; 0 means DefaultMaxStreams.
+	MaxStreams int
+	TLS        *tls.Config // nil: plain HTTP, and HTTP/2 by prior knowledge
 }
-
-// connKey is the key of a request's *place in its context.
-type connKey struct{}
 
 // A Server is an http.Server for any number of listeners, and the place where
 // requests wait that have long to wait.
@@ -58,6 +60,7 @@ func NewServer(ctx context.Context, p *Proxy, o ServerOptions, logger *slog.Logg
 }
 
 func newHTTPServer(ctx context.Context, p *Proxy, o ServerOptions, logger *slog.Logger) *http.Server {
+	streams := cmp.Or(o.MaxStreams, DefaultMaxStreams)
 	return &http.Server{
 		Handler:                      p,
 		DisableGeneralOptionsHandler: true, // OPTIONS * is not answered past the log
@@ -69,7 +72,7 @@ func newHTTPServer(ctx context.Context, p *Proxy, o ServerOptions, logger *slog.
 			MaxConcurrentStreams:          streams,
 			MaxReadFrameSize:              frameSize,
 			MaxReceiveBufferPerStream:     streamWindow,
-			MaxReceiveBufferPerConnection: streams * streamWindow,
+			MaxReceiveBufferPerConnection: min(streams*streamWindow, math.MaxInt32), // a window has 31 bits
 		},
 		BaseContext: func(net.Listener) context.Context { return ctx },
 		ErrorLog:    log.New(&serverLog{log: logger}, "", 0),
@@ -77,9 +80,11 @@ func newHTTPServer(ctx context.Context, p *Proxy, o ServerOptions, logger *slog.
 }
 
 // Shutdown closes the listeners and waits until no request is under way, also
-// none that is parked or has become a WebSocket, or until ctx ends.
+// none that is parked or has become a WebSocket, or until ctx ends. WebSockets
+// are told that they end, on both sides, and get a few seconds for it.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.lot.again.SetKeepAlivesEnabled(false)
+	s.proxy.tunnels.drain()
 	if err := s.Server.Shutdown(ctx); err != nil {
 		return err
 	}
@@ -104,14 +109,16 @@ func (s *Server) Close() error {
 	return errors.Join(s.Server.Close(), s.lot.again.Close())
 }
 
-// Of an HTTP/2 connection: how many streams a client may open, and how much of
-// the body of each it may send before that is read. All of them together fit
-// the connection's own window, or unread bodies of requests that wait would
-// keep out the body of the one whose turn it is. A frame has a buffer of its
-// size for as long as the connection lives, and net/http's of 1 MiB would not
-// fit the window; this is what every peer must take (RFC 9113, section 4.2).
+// DefaultMaxStreams is what ServerOptions mean without MaxStreams.
+const DefaultMaxStreams = 100
+
+// Of an HTTP/2 connection: how much of the body of each stream a client may send
+// before that is read. All of them together fit the connection's own window, or
+// unread bodies of requests that wait would keep out the body of the one whose
+// turn it is. A frame has a buffer of its size for as long as the connection
+// lives, and net/http's of 1 MiB would not fit the window; this is what every
+// peer must take (RFC 9113, section 4.2).
 const (
-	streams      = 100
 	streamWindow = 128 << 10
 	frameSize    = 16 << 10
 )

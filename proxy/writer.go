@@ -3,6 +3,7 @@ package proxy
 import (
 	"bufio"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -20,6 +21,8 @@ type answer struct {
 	failed    bool         // a write to the client failed
 	final     func(http.Header)
 	finalOnly bool // HTTP/1.0 knows no interim answers (RFC 9110, section 15.2)
+	patience  *patience
+	socket    *webSocket // what it becomes by Hijack
 }
 
 func (a *answer) WriteHeader(status int) {
@@ -42,7 +45,9 @@ func (a *answer) Write(p []byte) (int, error) {
 	if a.status == 0 {
 		a.WriteHeader(http.StatusOK)
 	}
+	a.patience.wait()
 	n, err := a.ResponseWriter.Write(p)
+	a.patience.got(n)
 	a.sent.Add(int64(n))
 	if err != nil {
 		a.failed = true
@@ -52,7 +57,9 @@ func (a *answer) Write(p []byte) (int, error) {
 
 // FlushError is what http.ResponseController calls.
 func (a *answer) FlushError() error {
+	a.patience.wait()
 	err := http.NewResponseController(a.ResponseWriter).Flush()
+	a.patience.got(0)
 	if err != nil && !errors.Is(err, http.ErrNotSupported) {
 		a.failed = true
 	}
@@ -61,6 +68,9 @@ func (a *answer) FlushError() error {
 
 // finalFields puts the proxy's own fields on the head of an answer.
 func (x *exchange) finalFields(h http.Header) {
+	if x.body != nil {
+		x.body.patience.end() // from now on it may be one side of a conversation
+	}
 	if !misleads(x.w.status, x.permit) {
 		WriteRateLimit(h, x.site.RateLimitHeaders, x.permit)
 	}
@@ -110,14 +120,17 @@ func (a *answer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	}
 	a.status = http.StatusSwitchingProtocols
 	a.final(a.Header())
-	return &tunnel{Conn: conn, buffered: rw.Reader, sent: &a.sent, received: &a.received}, rw, nil
+	t := &tunnel{Conn: conn, buffered: rw.Reader, socket: a.socket, received: &a.received}
+	a.socket.client, a.socket.down.w = conn, counter{conn, &a.sent}
+	return t, rw, nil
 }
 
 // A tunnel is a hijacked client connection.
 type tunnel struct {
 	net.Conn
-	buffered       *bufio.Reader // nil when it has been read
-	sent, received *atomic.Int64
+	socket   *webSocket
+	buffered *bufio.Reader // nil when it has been read
+	received *atomic.Int64
 }
 
 func (t *tunnel) Read(p []byte) (n int, err error) {
@@ -131,9 +144,17 @@ func (t *tunnel) Read(p []byte) (n int, err error) {
 	return t.Conn.Read(p)
 }
 
-func (t *tunnel) Write(p []byte) (int, error) {
-	n, err := t.Conn.Write(p)
-	t.sent.Add(int64(n))
+func (t *tunnel) Write(p []byte) (int, error) { return t.socket.pass(&t.socket.down, p) }
+
+// A counter counts what is written.
+type counter struct {
+	io.Writer
+	bytes *atomic.Int64
+}
+
+func (c counter) Write(p []byte) (int, error) {
+	n, err := c.Writer.Write(p)
+	c.bytes.Add(int64(n))
 	return n, err
 }
 

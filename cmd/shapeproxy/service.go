@@ -20,6 +20,7 @@ import (
 	"github.com/shapeproxy/shapeproxy/internal/assemble"
 	"github.com/shapeproxy/shapeproxy/internal/autotls"
 	"github.com/shapeproxy/shapeproxy/internal/config"
+	"github.com/shapeproxy/shapeproxy/internal/edge"
 	"github.com/shapeproxy/shapeproxy/internal/metrics"
 	"github.com/shapeproxy/shapeproxy/limiter"
 	"github.com/shapeproxy/shapeproxy/proxy"
@@ -43,6 +44,8 @@ type service struct {
 	reloading sync.Mutex
 
 	server      *proxy.Server
+	gate        *edge.Gate
+	adminGate   *edge.Gate
 	adminServer *http.Server
 	plainServer *http.Server // beside TLS; nil: plain HTTP is not answered
 	listeners   []net.Listener
@@ -59,14 +62,17 @@ type service struct {
 func newService(c *config.Config, load func() (*config.Config, error), stderr io.Writer) (*service, error) {
 	s := &service{load: load, started: c, stopSaving: make(chan struct{})}
 	s.log, s.level = newLogger(c.Log, stderr)
+	s.gate, s.adminGate = edge.NewGate(s.log), edge.NewGate(s.log)
+	s.adminGate.Limit(edge.Limits{Connections: adminConnections, SendTimeout: 30 * time.Second})
 	s.tally = new(admin.Tally)
 	s.metrics = metrics.New(metrics.Options{
 		Version: versionString(), Revision: revisionString(), Log: s.log,
 		// The System is made below, as it needs an Observer.
-		Limits:    func() []limiter.Status { return s.system.Limits() },
-		Upstreams: func() []proxy.UpstreamStatus { return s.system.Upstreams() },
-		Store:     func() (up, configured bool) { return s.system.Store() },
-		Expiries:  s.expiries,
+		Limits:      func() []limiter.Status { return s.system.Limits() },
+		Upstreams:   func() []proxy.UpstreamStatus { return s.system.Upstreams() },
+		Connections: s.connections,
+		Store:       func() (up, configured bool) { return s.system.Store() },
+		Expiries:    s.expiries,
 	})
 	s.system = assemble.New(proxy.Observers{s.metrics, s.tally, switchable{proxy.AccessLog{Log: s.log}, &s.access}}, s.log)
 	s.system.TellStore(s.metrics.StoreAnswered)
@@ -100,13 +106,13 @@ func newService(c *config.Config, load func() (*config.Config, error), stderr io
 	}
 	s.server = proxy.NewServer(ctx, s.system.Proxy, proxy.ServerOptions{
 		ReadHeaderTimeout: c.Server.ReadHeaderTimeout, IdleTimeout: c.Server.IdleTimeout,
-		MaxHeaderBytes: c.Server.MaxHeaderBytes, TLS: clientTLS,
+		MaxHeaderBytes: c.Server.MaxHeaderBytes, MaxStreams: c.Server.Bounds.MaxStreams, TLS: clientTLS,
 	}, s.log)
 	if c.Admin.Listen == "" {
 		return s, nil
 	}
 	s.admin = admin.New(admin.Options{
-		Listen: c.Admin.Listen, Hosts: c.Admin.Hosts, Token: c.Admin.Token,
+		Listen: c.Admin.Listen, Hosts: c.Admin.Hosts, Token: c.Admin.Token, Pprof: c.Admin.Pprof,
 		Metrics: s.metrics.Handler(), Limits: s.system.Limits, Upstreams: s.system.Upstreams,
 		Tally: s.tally, Reload: s.reload, Uncertified: s.uncertified, Log: s.log,
 	})
@@ -150,6 +156,7 @@ func (s *service) apply(c *config.Config) error {
 	if files != nil {
 		s.tls.Use(files)
 	}
+	s.gate.Limit(clientLimits(c.Server))
 	s.level.Set(logLevel(c.Log.Level))
 	s.access.Store(c.Log.Access)
 	// A listener that is to move to where only this machine reaches it may have
@@ -229,7 +236,9 @@ func needRestart(began, now *config.Config) []string {
 	differ("server.read_header_timeout", began.Server.ReadHeaderTimeout, now.Server.ReadHeaderTimeout)
 	differ("server.idle_timeout", began.Server.IdleTimeout, now.Server.IdleTimeout)
 	differ("server.max_header_bytes", began.Server.MaxHeaderBytes, now.Server.MaxHeaderBytes)
+	differ("server.max_streams", began.Server.Bounds.MaxStreams, now.Server.Bounds.MaxStreams)
 	differ("admin", began.Admin.Listen, now.Admin.Listen)
+	differ("admin.pprof", began.Admin.Pprof, now.Admin.Pprof)
 	differ("server.state_file", began.Server.StateFile, now.Server.StateFile)
 	differ("server.state_interval", began.Server.StateInterval, now.Server.StateInterval)
 	differ("log.format", began.Log.Format, now.Log.Format)
@@ -248,7 +257,7 @@ func (s *service) listen(by *supervisor) error {
 			s.closeListeners()
 			return fmt.Errorf("[server] listen: %w", err)
 		}
-		s.listeners = append(s.listeners, l)
+		s.listeners = append(s.listeners, s.gate.Listener(l))
 	}
 	if err := s.listenPlain(by); err != nil {
 		s.closeListeners()
@@ -262,7 +271,7 @@ func (s *service) listen(by *supervisor) error {
 		s.closeListeners()
 		return fmt.Errorf("[admin] listen: %w", err)
 	}
-	s.adminListen = l
+	s.adminListen = s.adminGate.Listener(l)
 	return nil
 }
 

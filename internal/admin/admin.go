@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/shapeproxy/shapeproxy/limiter"
 	"github.com/shapeproxy/shapeproxy/proxy"
@@ -20,6 +21,7 @@ type Options struct {
 	Listen string   // the address it is served on, as configured: a Host it answers to
 	Hosts  []string // further Host names that it answers to
 	Token  string   // asked for everywhere but /healthz and /readyz; empty: not asked for
+	Pprof  bool     // serve Go's profiles at /debug/pprof/
 
 	Metrics http.Handler // answers /metrics
 
@@ -95,6 +97,10 @@ func (a *Admin) serve(w http.ResponseWriter, r *http.Request) {
 		refused.write(w)
 		return
 	}
+	if r.ContentLength != 0 {
+		// Bodies are a line of JSON: one that does not come holds nothing up.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout))
+	}
 	get, post := a.route(r.URL.Path)
 	allow := "GET, HEAD"
 	switch {
@@ -133,11 +139,17 @@ func (a *Admin) route(path string) (get, post http.HandlerFunc) {
 	if name, ok := limitPath(path); ok {
 		return func(w http.ResponseWriter, _ *http.Request) { a.getLimit(w, name) }, nil
 	}
+	if h := a.profile(path); h != nil {
+		return h, nil
+	}
 	if file, ok := pageFiles[path]; ok {
 		return file.ServeHTTP, nil
 	}
 	return nil, nil
 }
+
+// bodyTimeout is how long the body of a call may take.
+const bodyTimeout = 10 * time.Second
 
 func (a *Admin) healthz(w http.ResponseWriter, _ *http.Request) {
 	writeText(w, http.StatusOK, "ok\n")

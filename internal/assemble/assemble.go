@@ -126,6 +126,11 @@ func (s *System) Apply(c *config.Config) (err error) {
 	site := &proxy.Site{Misdirected: s.Misdirected, Client: func(remoteAddr string, xff []string) (netip.Addr, bool) {
 		return resolver.Client(remoteAddr, xff)
 	}}
+	b := &c.Server.Bounds
+	site.Bounds = proxy.Bounds{
+		Headers: b.MaxHeaders, BodyTimeout: b.BodyTimeout, MinBodyRate: b.MinBodyRate, SendTimeout: b.SendTimeout, MinSendRate: b.MinSendRate,
+		Resets: b.MaxResets, Waiting: b.MaxWaiting, TunnelIdle: b.WebSocketIdleTime,
+	}
 	for _, d := range c.Server.RateLimitHeaders {
 		site.RateLimitHeaders = append(site.RateLimitHeaders, proxy.Dialect(d))
 	}

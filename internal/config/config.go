@@ -34,6 +34,7 @@ type Server struct {
 	ReadHeaderTimeout time.Duration
 	IdleTimeout       time.Duration
 	MaxHeaderBytes    int
+	Bounds            Bounds
 	StateFile         string // empty: quotas do not survive a restart
 	StateInterval     time.Duration
 	ShutdownTimeout   time.Duration
@@ -45,6 +46,7 @@ type Admin struct {
 	Listen string // host:port or unix:/path; empty: off
 	Token  string // read from token_file; empty: not asked for
 	Hosts  []string
+	Pprof  bool // serve /debug/pprof/
 }
 
 // Log is the [log] table.

@@ -81,6 +81,7 @@ func TestDefaults(t *testing.T) {
 			ReadHeaderTimeout: 10 * time.Second,
 			IdleTimeout:       2 * time.Minute,
 			MaxHeaderBytes:    65536,
+			Bounds:            defaultBounds(),
 			StateInterval:     5 * time.Second,
 			ShutdownTimeout:   30 * time.Second,
 			RateLimitHeaders:  []string{"ietf", "ietf-03"},
@@ -132,14 +133,19 @@ func TestEveryField(t *testing.T) {
 		ReadHeaderTimeout: 5 * time.Second,
 		IdleTimeout:       90 * time.Second,
 		MaxHeaderBytes:    1 << 20,
-		StateFile:         "/var/lib/shapeproxy/state",
-		StateInterval:     time.Minute,
-		ShutdownTimeout:   24 * time.Hour,
-		RateLimitHeaders:  []string{"ietf", "ietf-03", "x-ratelimit", "github", "shopify"},
+		Bounds: Bounds{
+			MaxConnections: 1000, MaxPerClient: 20, ProxyProtocol: trust("10.0.0.1", "unix:"), MaxHeaders: 64,
+			BodyTimeout: 5 * time.Second, MinBodyRate: 1024, SendTimeout: 20 * time.Second, MinSendRate: 512,
+			MaxStreams: 250, MaxResets: 50, MaxWaiting: 30, WebSocketIdleTime: 10 * time.Minute,
+		},
+		StateFile:        "/var/lib/shapeproxy/state",
+		StateInterval:    time.Minute,
+		ShutdownTimeout:  24 * time.Hour,
+		RateLimitHeaders: []string{"ietf", "ietf-03", "x-ratelimit", "github", "shopify"},
 	}); !reflect.DeepEqual(c.Server, want) {
 		t.Errorf("got  %+v\nwant %+v", c.Server, want)
 	}
-	if want := (Admin{Listen: "0.0.0.0:9090", Token: "a-token", Hosts: []string{"proxy.example.com"}}); !reflect.DeepEqual(c.Admin, want) {
+	if want := (Admin{Listen: "0.0.0.0:9090", Token: "a-token", Hosts: []string{"proxy.example.com"}, Pprof: true}); !reflect.DeepEqual(c.Admin, want) {
 		t.Errorf("got  %+v\nwant %+v", c.Admin, want)
 	}
 	if want := (Log{Level: "debug", Format: "json"}); c.Log != want {

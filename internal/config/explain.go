@@ -3,6 +3,7 @@ package config
 import (
 	"cmp"
 	"fmt"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -39,6 +40,11 @@ func (c *Config) Explain() string {
 	fmt.Fprintf(&b, "listening on %s, with %s\n", strings.Join(c.Server.Listen, ", "), c.TLS.words())
 	for _, line := range c.TLS.explain() {
 		fmt.Fprintf(&b, "  %s\n", line)
+	}
+	if !reflect.DeepEqual(c.Server.Bounds, defaultBounds()) {
+		for _, line := range c.Server.Bounds.words() {
+			fmt.Fprintf(&b, "  %s\n", line)
+		}
 	}
 	fmt.Fprintf(&b, "admin: %s\n", c.Admin.words())
 	if slices.ContainsFunc(c.Limits, func(l Limit) bool { return l.Shared }) {
@@ -282,9 +288,16 @@ func (a Admin) words() string {
 	case a.Listen == "":
 		return "off"
 	case a.Token == "":
-		return a.Listen + ", without a token"
+		return a.Listen + ", without a token" + a.profiles()
 	}
-	return a.Listen + ", with a token"
+	return a.Listen + ", with a token" + a.profiles()
+}
+
+func (a Admin) profiles() string {
+	if a.Pprof {
+		return ", with profiles at /debug/pprof/"
+	}
+	return ""
 }
 
 // perUnit is a rate in words: "10 requests a second", "100 requests in 7s".

@@ -32,6 +32,7 @@ func defaultServer() Server {
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
+		Bounds:            defaultBounds(),
 		StateInterval:     5 * time.Second,
 		ShutdownTimeout:   30 * time.Second,
 		RateLimitHeaders:  []string{"ietf", "ietf-03"},
@@ -65,6 +66,7 @@ func (d *decoder) server(t *table) Server {
 	headerBytes := int64(s.MaxHeaderBytes)
 	t.size("max_header_bytes", &headerBytes, minHeaderBytes, maxHeaderBytes)
 	s.MaxHeaderBytes = int(headerBytes)
+	t.bounds(&s)
 	t.text("state_file", "the path of a file", func(file string) error {
 		s.StateFile = file
 		if strings.HasSuffix(file, "/") {
@@ -136,6 +138,7 @@ func (d *decoder) admin(t *table, public []string) Admin {
 		a.Hosts = append(a.Hosts, strings.ToLower(h))
 		return nil
 	})
+	t.flag("pprof", &a.Pprof)
 	t.finish()
 	return a
 }

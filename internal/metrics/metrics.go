@@ -31,6 +31,8 @@ type Options struct {
 	// must be safe for concurrent use and name each limit and upstream once.
 	Limits    func() []limiter.Status
 	Upstreams func() []proxy.UpstreamStatus
+	// Connections says the same of clients' connections.
+	Connections func() Connections
 
 	// Store reports whether the store of shared limits answers, and whether there
 	// is one; nil: there is none.
@@ -141,7 +143,7 @@ func New(opts Options) *Metrics {
 	m.registry.MustRegister(
 		m.requests, m.duration, m.decisions, m.queueWait, m.upstreamDuration, m.upstreamResponses, m.storeDuration,
 		m.reloadOK, m.reloadTime, build,
-		state{opts.Limits, opts.Upstreams, opts.Store, opts.Expiries},
+		state{opts.Limits, opts.Upstreams, opts.Store, opts.Expiries, opts.Connections},
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)

@@ -54,7 +54,10 @@ func newMetrics(s *standing) *Metrics {
 		Upstreams: func() []proxy.UpstreamStatus { return s.upstreams },
 		Store:     func() (up, configured bool) { return true, true },
 		Expiries:  func() map[string]time.Time { return map[string]time.Time{"api.example.com": time.Unix(2000000000, 5)} },
-		Log:       slog.New(slog.DiscardHandler),
+		Connections: func() Connections {
+			return Connections{Open: 3, Refused: map[string]uint64{"max_connections": 2}, Cut: map[string]uint64{"send_timeout": 1}}
+		},
+		Log: slog.New(slog.DiscardHandler),
 	})
 	m.Configure([]string{"GET /v1/", "/"}, s.limits, []string{"billing"})
 	return m

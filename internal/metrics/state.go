@@ -16,6 +16,14 @@ type state struct {
 	upstreams func() []proxy.UpstreamStatus
 	store     func() (up, configured bool)
 	expiries  func() map[string]time.Time
+	clients   func() Connections
+}
+
+// Connections are those of clients. The names of the bounds that refuse them or
+// cut them off are the values of a label: they must not come from a client.
+type Connections struct {
+	Open         int64
+	Refused, Cut map[string]uint64 // since the start, by the field of [server]
 }
 
 var (
@@ -41,12 +49,19 @@ var (
 		"Requests answered with 503 as no address of the upstream takes any, by reason.", []string{"upstream", "reason"}, nil)
 	breakerState = prometheus.NewDesc("shapeproxy_breaker_state",
 		"What the upstream's circuit breakers let through at its best address: 0 everything, 1 one request at a time, 2 nothing.", []string{"upstream"}, nil)
+	connections = prometheus.NewDesc("shapeproxy_connections",
+		"Open connections of clients.", nil, nil)
+	connectionsRefused = prometheus.NewDesc("shapeproxy_connections_refused_total",
+		"Connections that were closed before a byte was served, by the bound that they were beyond.", []string{"reason"}, nil)
+	connectionsCut = prometheus.NewDesc("shapeproxy_connections_cut_total",
+		"Connections that were cut for what their clients did, by the bound that they went beyond.", []string{"reason"}, nil)
 )
 
 func (s state) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		queueDepth, queueCapacity, queueOldestWait, limitKeys, limitKeysEvicted, storeUp, certificateExpiry, upstreamInFlight,
 		upstreamHealthy, upstreamRefused, breakerState,
+		connections, connectionsRefused, connectionsCut,
 	} {
 		ch <- d
 	}
@@ -78,6 +93,14 @@ func (s state) Collect(ch chan<- prometheus.Metric) {
 		for name, at := range s.expiries() {
 			send(certificateExpiry, prometheus.GaugeValue, float64(at.Unix()), name)
 		}
+	}
+	c := s.clients()
+	ch <- prometheus.MustNewConstMetric(connections, prometheus.GaugeValue, float64(c.Open))
+	for reason, n := range c.Refused {
+		send(connectionsRefused, prometheus.CounterValue, float64(n), reason)
+	}
+	for reason, n := range c.Cut {
+		send(connectionsCut, prometheus.CounterValue, float64(n), reason)
 	}
 	for _, u := range s.upstreams() {
 		send(upstreamInFlight, prometheus.GaugeValue, float64(u.InFlight), u.Name)
