@@ -76,13 +76,10 @@ func (x *exchange) bodyBegins(keys []limiter.Key) bool {
 	if x.body == nil || x.body.patience == nil || x.r.ContentLength <= 0 || x.before != nil || x.r.Header.Get("Expect") != "" {
 		return true
 	}
-	looker, ok := x.route.Limiter.(interface {
-		Look(limiter.Request) limiter.Permit
+	chain, ok := x.route.Limiter.(interface {
+		Refuses(limiter.Request) bool
 	})
-	if !ok {
-		return true
-	}
-	if p := looker.Look(limiter.Request{Keys: keys}); p.Policy != "" && p.Remaining <= 0 {
+	if !ok || chain.Refuses(limiter.Request{Keys: keys}) {
 		return true
 	}
 	if x.body.begin(x.r.ContentLength) == nil {
@@ -112,7 +109,7 @@ const unreadInAll = 128 << 20
 // makeRoom does so for a body of HTTP/1 that may have to wait.
 func (x *exchange) makeRoom() {
 	at, ok := x.r.Context().Value(connKey{}).(*place)
-	if !ok || x.body == nil || x.r.ProtoMajor != 1 || x.before != nil {
+	if !ok || x.body == nil || x.body.ended.Load() || x.r.ProtoMajor != 1 || x.before != nil {
 		return
 	}
 	n := int64(unreadKept)

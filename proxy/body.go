@@ -53,7 +53,7 @@ func (b *clientBody) Read(p []byte) (int, error) {
 
 // take reads what the client has sent.
 func (b *clientBody) take(p []byte) (int, error) {
-	b.patience.wait()
+	b.patience.wait(0)
 	n, err := b.ReadCloser.Read(p)
 	b.patience.got(n)
 	b.read.Add(int64(n))

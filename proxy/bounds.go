@@ -99,7 +99,8 @@ type patience struct {
 
 	mu      sync.Mutex
 	left    time.Duration
-	since   time.Time // when the wait began
+	limit   time.Duration // how long this wait may take
+	since   time.Time     // when it began
 	waiting bool
 	spent   bool // over was called
 	ended   bool // it is not needed any more
@@ -110,8 +111,9 @@ func newPatience(most time.Duration, rate int64, over func()) *patience {
 	return &patience{most: most, rate: rate, over: over, left: most}
 }
 
-// wait begins a wait.
-func (p *patience) wait() {
+// wait begins a wait, which takes so much longer as n bytes take at the rate:
+// of what is written, progress is seen only at the end.
+func (p *patience) wait(n int) {
 	if p == nil {
 		return
 	}
@@ -120,11 +122,11 @@ func (p *patience) wait() {
 	if p.ended || p.spent {
 		return
 	}
-	p.waiting, p.since = true, time.Now()
+	p.waiting, p.since, p.limit = true, time.Now(), p.left+p.worth(n)
 	if p.timer == nil {
-		p.timer = time.AfterFunc(p.left, p.expire)
+		p.timer = time.AfterFunc(p.limit, p.expire)
 	} else {
-		p.timer.Reset(p.left)
+		p.timer.Reset(p.limit)
 	}
 }
 
@@ -133,7 +135,7 @@ func (p *patience) wait() {
 func (p *patience) expire() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.waiting && !p.ended && !p.spent && time.Since(p.since) >= p.left {
+	if p.waiting && !p.ended && !p.spent && time.Since(p.since) >= p.limit {
 		p.spent = true
 		p.over()
 	}
@@ -151,14 +153,18 @@ func (p *patience) got(n int) {
 	}
 	p.waiting = false
 	p.timer.Stop()
-	p.left -= time.Since(p.since)
+	p.left = max(0, min(p.left-time.Since(p.since)+p.worth(n), p.most))
+}
+
+// worth is how long n bytes take at the rate.
+func (p *patience) worth(n int) time.Duration {
 	switch {
-	case n > 0 && p.rate <= 0:
-		p.left = p.most
-	case n > 0:
-		p.left += time.Duration(float64(n) / float64(p.rate) * float64(time.Second))
+	case n <= 0:
+		return 0
+	case p.rate <= 0:
+		return p.most
 	}
-	p.left = max(0, min(p.left, p.most))
+	return time.Duration(float64(n) / float64(p.rate) * float64(time.Second))
 }
 
 // gone reports whether it was used up.

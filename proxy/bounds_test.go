@@ -236,10 +236,10 @@ func TestS31SlowReaderOverHTTP2(t *testing.T) {
 		status int
 		at     time.Duration
 	}{
-		{"large", 1 << 20, 0, StatusClientGone, 10 * time.Second},
-		{"small", 1000, 0, 200, 0}, // the handler has returned: net/http waits
+		{"large", 1 << 20, 0, StatusClientGone, 338 * time.Second}, // 32 KiB are written at a time,
+		{"small", 1000, 0, 200, 0},                                 // the handler has returned: net/http waits
 		{"a little", 10_000, 500, 200, 20 * time.Second},
-		{"too little", 1 << 20, 50, StatusClientGone, 20 * time.Second},
+		{"too little", 1 << 20, 50, StatusClientGone, 338 * time.Second},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -407,13 +407,13 @@ func TestPatienceIsSafe(t *testing.T) {
 	for range 200 {
 		cut := make(chan struct{})
 		p := newPatience(time.Microsecond, 0, func() { close(cut) })
-		go p.wait()
+		go p.wait(0)
 		go p.end()
 		p.got(1)
 		p.gone()
 	}
 	var none *patience
-	none.wait()
+	none.wait(0)
 	none.got(1)
 	none.end()
 	if none.gone() {

@@ -29,6 +29,11 @@ func dialH2(t *testing.T, addr string, settings ...http2.Setting) *h2Conn {
 	}
 	t.Cleanup(func() { c.Close() })
 	c.SetDeadline(time.Now().Add(20 * time.Second))
+	return newH2Conn(t, c, settings...)
+}
+
+func newH2Conn(t *testing.T, c net.Conn, settings ...http2.Setting) *h2Conn {
+	t.Helper()
 	h := &h2Conn{Framer: http2.NewFramer(c, c), conn: c}
 	h.enc = hpack.NewEncoder(&h.buf)
 	h.ReadMetaHeaders = hpack.NewDecoder(4096, nil)

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,6 +25,7 @@ type pipeNet struct {
 	conns chan net.Conn
 	done  chan struct{}
 	once  sync.Once
+	dials atomic.Int64
 }
 
 func newPipeNet() *pipeNet { return &pipeNet{conns: make(chan net.Conn), done: make(chan struct{})} }
@@ -42,6 +44,7 @@ func (p *pipeNet) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 
 
 func (p *pipeNet) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	near, far := net.Pipe()
+	p.dials.Add(1)
 	select {
 	case p.conns <- far:
 		return near, nil

@@ -82,21 +82,14 @@ func (s *webSocket) look() {
 func (s *webSocket) goAway() {
 	s.leaving.Do(func() {
 		time.AfterFunc(closing, s.close)
-		// On goroutines of their own: a side that reads no more holds its lock.
-		go s.leave(&s.down)
-		go s.leave(&s.up)
+		// On goroutines of their own, as a side may read no more.
+		go s.down.leave()
+		go s.up.leave()
 	})
 }
 
 // closing is how long both sides may take to agree to the end.
 const closing = 3 * time.Second
-
-func (s *webSocket) leave(f *frames) {
-	f.leaving.Store(true)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.sayGoodbye()
-}
 
 // close cuts both sides. It may be called more than once.
 func (s *webSocket) close() {
@@ -154,7 +147,30 @@ type frames struct {
 // is dropped, and read only for the other side's own.
 func (f *frames) Write(p []byte) (int, error) {
 	f.mu.Lock()
-	defer f.mu.Unlock()
+	n, err := f.pass(p)
+	f.mu.Unlock()
+	if f.leaving.Load() {
+		f.settle()
+	}
+	return n, err
+}
+
+// leave has a Close frame put in: now, or by the Write that is under way.
+func (f *frames) leave() {
+	f.leaving.Store(true)
+	f.settle()
+}
+
+// settle says goodbye if this is the place. Whoever holds the lock settles when
+// it has given it back.
+func (f *frames) settle() {
+	if f.mu.TryLock() {
+		f.sayGoodbye()
+		f.mu.Unlock()
+	}
+}
+
+func (f *frames) pass(p []byte) (int, error) {
 	n := 0
 	for n < len(p) && (f.over || !f.leaving.Load() || !f.between()) {
 		n += f.advance(p[n:])

@@ -45,7 +45,7 @@ func (a *answer) Write(p []byte) (int, error) {
 	if a.status == 0 {
 		a.WriteHeader(http.StatusOK)
 	}
-	a.patience.wait()
+	a.patience.wait(len(p))
 	n, err := a.ResponseWriter.Write(p)
 	a.patience.got(n)
 	a.sent.Add(int64(n))
@@ -57,7 +57,7 @@ func (a *answer) Write(p []byte) (int, error) {
 
 // FlushError is what http.ResponseController calls.
 func (a *answer) FlushError() error {
-	a.patience.wait()
+	a.patience.wait(0)
 	err := http.NewResponseController(a.ResponseWriter).Flush()
 	a.patience.got(0)
 	if err != nil && !errors.Is(err, http.ErrNotSupported) {

@@ -151,6 +151,28 @@ func (c *Chain) Foresee(req limiter.Request) time.Duration {
 	return d
 }
 
+// Refuses reports whether a request that came now would be refused at once. It
+// asks nothing, and changes nothing.
+func (c *Chain) Refuses(req limiter.Request) bool {
+	for i, link := range c.links {
+		key := &req.Keys[i]
+		switch {
+		case key.Missing:
+			return true
+		case key.Skip:
+		case link.Queue != nil:
+			if _, ok := link.Queue.Foresee(Request{Key: key.Value, Class: c.class, Flow: key.Flow, MaxWait: key.MaxWait}); !ok {
+				return true
+			}
+		default:
+			if d := c.store.Peek(link.Reject, key.Value, key.Charge()); d.RetryAfter > 0 && !d.DryRun {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // A walk is one request on its way through a Chain.
 type walk struct {
 	chain  *Chain

@@ -101,9 +101,8 @@ func (c *Conn) RemoteAddr() net.Addr {
 
 // Close implements net.Conn.
 func (c *Conn) Close() error {
-	err := c.Conn.Close()
 	c.closed.Do(func() { c.gate.forget(c) })
-	return err
+	return c.Conn.Close()
 }
 
 // abort closes a connection that is refused: by a reset, which leaves nothing
