@@ -52,7 +52,7 @@ func (s *service) listenPlain(by *supervisor) error {
 		if err != nil {
 			return fmt.Errorf("[tls] http_port: %w; write another port, or 0 for none", err)
 		}
-		s.plainListen = append(s.plainListen, l)
+		s.plainListen = append(s.plainListen, s.gate.Listener(l))
 	}
 	return nil
 }

@@ -75,6 +75,7 @@ func (t *table) bounds(s *Server) {
 // introduced reads proxy_protocol: true for the trusted proxies, or a list.
 func (t *table) introduced(s *Server) {
 	const key = "proxy_protocol"
+	t.describe(key, &node{AnyOf: []*node{{Type: "boolean"}, {Type: "array", Items: &node{Type: "string"}}}})
 	if _, isBool := t.values[key].(bool); !isBool {
 		t.trust(key, &s.Bounds.ProxyProtocol)
 		return
