@@ -236,14 +236,14 @@ func TestS31SlowReaderOverHTTP2(t *testing.T) {
 		status int
 		at     time.Duration
 	}{
-		{"large", 1 << 20, 0, StatusClientGone, 338 * time.Second}, // 32 KiB are written at a time,
+		{"large", 1 << 20, 0, StatusClientGone, 338 * time.Second}, // up to 32 KiB are written at a time,
 		{"small", 1000, 0, 200, 0},                                 // the handler has returned: net/http waits
 		{"a little", 10_000, 500, 200, 20 * time.Second},
 		{"too little", 1 << 20, 50, StatusClientGone, 338 * time.Second},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, func(rw http.ResponseWriter, _ *http.Request) { rw.Write(make([]byte, c.answer)) }, "http", slots(t, 1, 10))
+				w := newWorld(t, func(rw http.ResponseWriter, _ *http.Request) { rw.Write(make([]byte, c.answer)) }, "h2c", slots(t, 1, 10))
 				w.bounded(t, Bounds{SendTimeout: 10 * time.Second, MinSendRate: 100})
 				conn, err := w.net.dial(t.Context(), "", "")
 				if err != nil {
@@ -280,7 +280,7 @@ func TestS31SlowReaderOverHTTP2(t *testing.T) {
 				}()
 				<-w.came
 				e := w.events[0]
-				if at := time.Since(w.start); e.Status != c.status || at.Round(time.Second) != c.at {
+				if at := time.Since(w.start); e.Status != c.status || at > c.at || at < c.at/2 {
 					t.Errorf("told %+v after %v", e, at)
 				}
 				if got := <-frames; (got == io.EOF) != (c.name == "a little") {
@@ -394,8 +394,8 @@ func TestS28ResetsAreBounded(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 				defer cancel()
 				w.get(ctx, client, "/one-more")
-				if cut := w.net.dials.Load() > dials; cut != c.cut || (w.proxy.Floods() > 0) != c.cut {
-					t.Errorf("cut %t, told of %d", cut, w.proxy.Floods())
+				if (w.proxy.Floods() > 0) != c.cut || c.cut && w.net.dials.Load() == dials {
+					t.Errorf("told of %d that were cut; dialled again %t", w.proxy.Floods(), w.net.dials.Load() > dials)
 				}
 			})
 		})
