@@ -21,13 +21,13 @@ func pipe(t *testing.T, limits Limits) (*Conn, net.Conn) {
 	return c, near
 }
 
-const tenSeconds = 10 * time.Second
+const patiently = 10 * time.Second
 
 // A client that takes nothing is cut, after a time between the one that was
 // asked for and a quarter more.
 func TestReaderThatStalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, client := pipe(t, Limits{SendTimeout: tenSeconds})
+		c, client := pipe(t, Limits{SendTimeout: patiently})
 		for _, quiet := range []time.Duration{0, time.Second, time.Hour} {
 			time.Sleep(quiet)
 			go io.ReadFull(client, make([]byte, 5))
@@ -54,7 +54,7 @@ func TestReaderThatIsSlow(t *testing.T) {
 		ok   bool
 	}{{0, true}, {80, true}, {150, false}} {
 		synctest.Test(t, func(t *testing.T) {
-			c, client := pipe(t, Limits{SendTimeout: tenSeconds, MinSendRate: tt.rate})
+			c, client := pipe(t, Limits{SendTimeout: patiently, MinSendRate: tt.rate})
 			taken := make(chan int)
 			go func() {
 				n, buf := 0, make([]byte, 100)
@@ -82,7 +82,7 @@ func TestReaderThatIsSlow(t *testing.T) {
 // Whoever sets a deadline of their own gets that, and a longer stall too.
 func TestOthersDeadlines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, _ := pipe(t, Limits{SendTimeout: tenSeconds})
+		c, _ := pipe(t, Limits{SendTimeout: patiently})
 		for _, set := range []func(time.Time) error{c.SetDeadline, c.SetWriteDeadline} {
 			for _, d := range []time.Duration{time.Second, time.Minute} {
 				start := time.Now()
