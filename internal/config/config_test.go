@@ -439,6 +439,33 @@ func TestTLSDefaults(t *testing.T) {
 	}
 }
 
+// Who may read a key, or change it.
+func TestModesOfKeys(t *testing.T) {
+	dir := files(t)
+	text := "tls = { certificates = [ { cert = \"${DIR}/valid.pem\", key = \"${DIR}/valid.key\" } ] }\nupstream.a.url = \"http://127.0.0.1:9\"\nroute = [ { match = \"/\", upstream = \"a\" } ]\nadmin.listen = \"\"\n"
+	for mode, want := range map[os.FileMode]string{
+		0o400: "", 0o600: "", 0o640: "", 0o700: "",
+		0o644: "everyone on this machine can read the file; run chmod 600 on it",
+		0o601: "everyone on this machine can read the file; run chmod 600 on it",
+		0o660: "the file's group can change it; run chmod 640 on it",
+	} {
+		if err := os.Chmod(filepath.Join(dir, "valid.key"), mode); err != nil {
+			t.Fatal(err)
+		}
+		c, err := Parse("x.toml", []byte(text), environment(dir))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got string
+		if len(c.Warnings) > 0 {
+			got = c.Warnings[0].Text
+		}
+		if got != want || len(c.Warnings) > 1 {
+			t.Errorf("%o: %v, want %q", mode, c.Warnings, want)
+		}
+	}
+}
+
 // Two upstreams that are not the admin listener, though near it.
 func TestUpstreamBesideAdmin(t *testing.T) {
 	c, err := Parse("x.toml", []byte(`
