@@ -13,12 +13,14 @@ type budgets interface {
 	sync.Locker
 	Len() int
 	Evicted() uint64
+	Busiest(n int, now int64) []keyed.Busy
 
 	// decide is all of a Take of one charge, with the key's latch not held. The
 	// quota is empty unless asked for.
 	decide(m *Memory, key string, cost int64, tell bool) (now, wait int64, q quota)
 
 	locate(key string) (*keyed.Latch, uint64)
+	notice(h uint64, key string, now int64)
 	settle(h uint64, now int64)
 	wait(h uint64, now, cost int64) int64
 	state(h uint64, now int64) quota
@@ -80,6 +82,7 @@ func (k *keys[S, M]) decide(m *Memory, key string, cost int64, tell bool) (now, 
 	shard, h := k.Shard(key)
 	shard.Lock()
 	now = m.now() // under the lock, so that no key sees time run backwards
+	shard.Notice(h, key, now)
 	var s S
 	known := shard.Get(h)
 	if known != nil {
@@ -111,6 +114,8 @@ func (k *keys[S, M]) decide(m *Memory, key string, cost int64, tell bool) (now, 
 	}
 	return now, wait, q
 }
+
+func (k *keys[S, M]) notice(h uint64, key string, now int64) { k.At(h).Notice(h, key, now) }
 
 // get is the key's state, or that of a key never seen.
 func (k *keys[S, M]) get(h uint64) (s S) {

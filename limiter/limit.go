@@ -79,6 +79,29 @@ func (l *Limit) Keys() int { return l.budgets.Len() }
 // remembered, while that still made a difference.
 func (l *Limit) Evicted() uint64 { return l.budgets.Evicted() }
 
+// A Busy is one of the keys that are asked for most.
+type Busy struct {
+	// Key is its name, or the first 128 bytes of it if Clipped. It is what clients
+	// sent, which may be any bytes, and a secret of theirs.
+	Key     string
+	Clipped bool
+	// Count is about how many decisions were about it, of which those that are a
+	// minute old count half, and so on. It is too high by at most Error; above
+	// some 100 000 decisions a second it is estimated from a sample.
+	Count, Error uint64
+}
+
+// Busiest returns at most n of the keys that are asked for most, the busiest
+// first. The names of no more than 128 are kept, whatever clients send.
+func (l *Limit) Busiest(n int) []Busy {
+	top := l.budgets.Busiest(n, l.memory.now())
+	all := make([]Busy, len(top))
+	for i, b := range top {
+		all[i] = Busy(b)
+	}
+	return all
+}
+
 // Forget makes key as good as new.
 func (l *Limit) Forget(key string) {
 	latch, h := l.budgets.locate(key)

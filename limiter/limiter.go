@@ -35,7 +35,8 @@ type Request struct {
 
 // A Key says whose budget of one limit a request uses.
 type Key struct {
-	// Value names the budget. Limiters keep a hash of it, never the text.
+	// Value names the budget. Limiters keep a hash of it, and the text only of
+	// the busiest.
 	Value string
 	// Skip: this limit does not ask about the request (an exempt client, or a
 	// missing key under missing_key = "skip").

@@ -92,6 +92,7 @@ func (m *Memory) Take(into []Decision, charges []Charge) []Decision {
 	first, refused := len(into), false
 	for i, c := range charges {
 		h := spots[i].hash
+		c.Limit.budgets.notice(h, c.Key, now)
 		c.Limit.budgets.settle(h, now)
 		wait := c.Limit.budgets.wait(h, now, spots[i].total)
 		refused = refused || wait > 0

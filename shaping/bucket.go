@@ -260,6 +260,17 @@ func (b *bucket) adopt(r *rules) {
 	b.armLocked(now)
 }
 
+// forget makes the rate as good as new.
+func (b *bucket) forget() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := b.now()
+	b.serveLocked(now)
+	b.line.Forgive(now)
+	b.serveLocked(now)
+	b.armLocked(now)
+}
+
 // idle ranks the bucket for the map of lines; see keyed.New.
 func (b *bucket) idle(now int64) int64 {
 	b.mu.Lock()

@@ -385,6 +385,13 @@ func (l *Line[T]) Adopt(now int64, t Terms) {
 	l.queue.Ageing = int64(t.PromoteAfter)
 }
 
+// Forgive makes the rate as good as new, as if nobody had left until now. It
+// changes nothing for places and pauses.
+func (l *Line[T]) Forgive(now int64) {
+	l.settle(now)
+	l.pace.Forgive(now)
+}
+
 // Pause stops departures until that instant, or until Resume for Endless. Its
 // time does not count as waiting.
 func (l *Line[T]) Pause(now, until int64) {

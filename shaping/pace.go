@@ -314,6 +314,14 @@ func (p *Pace) Free(now int64) (n int64, next time.Duration) {
 	return n, next
 }
 
+// Forgive makes the rate as good as new, as if nobody had left until now.
+func (p *Pace) Forgive(now int64) {
+	p.settle(now)
+	p.tat, p.last = span{ns: now}, 0
+	p.ready = max(p.ready, now) // nobody could have left by that before
+	p.resumed = 0
+}
+
 // Settled is the time until the pace is as good as new, so that forgetting it
 // changes no later answer; Pinned while a request is unfinished and places
 // matter. ahead is the cost of requests that still have to leave.

@@ -266,10 +266,12 @@ func (s *Shaper) lock(key string) *bucket {
 	shard, h := s.lines.Shard(key)
 	shard.Lock()
 	defer shard.Unlock()
+	now := s.clock.now()
+	shard.Notice(h, key, now)
 	p := shard.Get(h)
 	if p == nil {
 		var ok bool
-		if p, ok = shard.Put(h, s.clock.now()); !ok {
+		if p, ok = shard.Put(h, now); !ok {
 			return nil
 		}
 		*p = s.newBucket()
@@ -298,6 +300,30 @@ func (s *Shaper) full() limiter.Decision {
 	// By then whoever waits now has left, and his line may go.
 	d.RetryAfter, d.ResetAfter = r.MaxWait, r.MaxWait
 	return d
+}
+
+// Busiest returns at most n of the keys that are asked for most, the busiest
+// first, as limiter.Limit.Busiest does.
+func (s *Shaper) Busiest(n int) []limiter.Busy {
+	top := s.lines.Busiest(n, s.clock.now())
+	all := make([]limiter.Busy, len(top))
+	for i, b := range top {
+		all[i] = limiter.Busy(b)
+	}
+	return all
+}
+
+// Forget makes the rate of key as good as new: what has left is forgiven, and the
+// whole burst may go at once, as if nobody had come before. So in an interval
+// with a Forget in it a burst more may leave than the package promises. Who waits
+// keeps its place, those who are unfinished keep theirs, and a pause lasts.
+func (s *Shaper) Forget(key string) {
+	shard, h := s.lines.Shard(key)
+	shard.Lock()
+	defer shard.Unlock()
+	if p := shard.Get(h); p != nil {
+		(*p).forget()
+	}
 }
 
 // Peek says what the limit's state is for key, without asking for a turn: it

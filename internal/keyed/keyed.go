@@ -24,7 +24,8 @@ const (
 // A Map holds at most max states of type V, each in place: no pointer and no
 // allocation of its own.
 //
-// Keys are kept as a 64-bit hash under a seed of the map's own, never as text.
+// Keys are kept as a 64-bit hash under a seed of the map's own, and as text only
+// those that are asked for most; see Busiest.
 // Two keys with the same hash share a state: together they get what one would.
 // Among n keys some two do with probability n²/2⁶⁵, one in 37 million for a
 // million keys and one in 370 000 for ten million; that a given key is one of
@@ -41,6 +42,7 @@ type Map[V any] struct {
 	seed   maphash.Seed
 	rank   func(v *V, now int64) int64
 	shards []Shard[V] // a power of two
+	busy   *busiest   // nil: there is but one key
 
 	portable *Seed // instead of seed; see Reseed
 
@@ -72,6 +74,9 @@ func New[V any](max int, rank func(v *V, now int64) int64) *Map[V] {
 	}
 	m := &Map[V]{seed: maphash.MakeSeed(), rank: rank, shards: make([]Shard[V], n)}
 	m.setMax(max)
+	if max > 1 {
+		m.busy = new(busiest)
+	}
 	last := orders.Add(uint64(n))
 	for i := range m.shards {
 		m.shards[i].of = m

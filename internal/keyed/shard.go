@@ -15,7 +15,8 @@ type Shard[V any] struct {
 
 	slots  []slot[V] // at least a quarter of them are free
 	n      int       // slots in use
-	cursor int       // where the next look for something to drop begins
+	cursor uint32    // where the next look for something to drop begins
+	skip   int32     // calls of Notice until one is counted
 }
 
 // A slot holds a state beside its hash, so that finding it has brought it into
@@ -127,14 +128,15 @@ func (s *Shard[V]) remove(i int) {
 // sweep looks at two states and drops those that are as good as new.
 func (s *Shard[V]) sweep(now int64) {
 	for looked, steps := 0, 0; looked < 2 && steps < min(sample, len(s.slots)); steps++ {
-		if s.slots[s.cursor].hash != 0 {
+		i := int(s.cursor)
+		if s.slots[i].hash != 0 {
 			looked++
-			if s.of.rank(&s.slots[s.cursor].state, now) <= 0 {
-				s.remove(s.cursor)
+			if s.of.rank(&s.slots[i].state, now) <= 0 {
+				s.remove(i)
 				continue // another may have moved here
 			}
 		}
-		s.cursor = s.next(s.cursor)
+		s.cursor = uint32(s.next(i))
 	}
 }
 
@@ -142,7 +144,7 @@ func (s *Shard[V]) sweep(now int64) {
 // was none to drop. With thorough it goes on past a sample of Pinned ones.
 func (s *Shard[V]) drop(now int64, thorough bool) bool {
 	best, least := -1, Pinned
-	i := s.cursor
+	i := int(s.cursor)
 	for seen, steps := 0, 0; steps < len(s.slots); steps++ {
 		if s.slots[i].hash != 0 {
 			if r := s.of.rank(&s.slots[i].state, now); r < least {

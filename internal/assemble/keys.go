@@ -1,0 +1,59 @@
+package assemble
+
+import (
+	"fmt"
+
+	"github.com/shapeproxy/shapeproxy/limiter"
+)
+
+// Busiest is at most n of the keys that a limit is asked about most, the busiest
+// first. Their names are what clients sent.
+func (s *System) Busiest(name string, n int) ([]limiter.Busy, error) {
+	switch l := s.now.Load().limit(name); {
+	case l == nil:
+		return nil, unknown(name)
+	case l.link.Queue != nil:
+		return l.link.Queue.Busiest(n), nil
+	case l.link.Reject != nil:
+		return l.link.Reject.Busiest(n), nil
+	default:
+		return nil, elsewhere(name)
+	}
+}
+
+// Key says how a limit stands for one key, as Peeked decisions do. A key that
+// is not known is as good as new.
+func (s *System) Key(name, key string) (limiter.Decision, error) {
+	switch l := s.now.Load().limit(name); {
+	case l == nil:
+		return limiter.Decision{}, unknown(name)
+	case l.link.Queue != nil:
+		return l.link.Queue.Peek(key), nil
+	case l.link.Reject != nil:
+		return l.link.Reject.Peek(key, 1), nil
+	default:
+		return limiter.Decision{}, elsewhere(name)
+	}
+}
+
+// Reset makes one key of a limit as good as new. Those who wait in its queue keep
+// their places, and as many leave at once as the burst allows.
+func (s *System) Reset(name, key string) error {
+	switch l := s.now.Load().limit(name); {
+	case l == nil:
+		return unknown(name)
+	case l.link.Queue != nil:
+		l.link.Queue.Forget(key)
+	case l.link.Reject != nil:
+		l.link.Reject.Forget(key)
+	default:
+		return elsewhere(name)
+	}
+	return nil
+}
+
+func unknown(name string) error { return fmt.Errorf("there is no limit %q", name) }
+
+func elsewhere(name string) error {
+	return fmt.Errorf("the keys of the limit %q are not kept in this process", name)
+}
