@@ -40,7 +40,6 @@ type lot struct {
 	proxy *Proxy
 	base  context.Context // of every request
 	again *http.Server
-	back  chan net.Conn
 	done  chan struct{} // closed by close
 
 	mu     sync.Mutex
@@ -70,7 +69,7 @@ type parked struct {
 
 // newLot returns a lot whose requests come back to a server made by again.
 func newLot(base context.Context, p *Proxy, again *http.Server) *lot {
-	return &lot{proxy: p, base: base, again: again, back: make(chan net.Conn), done: make(chan struct{})}
+	return &lot{proxy: p, base: base, again: again, done: make(chan struct{})}
 }
 
 // park takes the request off net/http if it has long to wait, and reports
@@ -150,10 +149,21 @@ func (l *lot) wait(p *parked, conn net.Conn, said []byte) {
 		l.gone(p, conn)
 		return
 	}
+	l.bringBack(p, &returned{Conn: conn, said: said, lot: l, parked: p})
+}
+
+// bringBack has the second server read the request again. It is given a listener
+// with this one connection: one listener for all would put a goroutine more
+// between a departure and its request.
+func (l *lot) bringBack(p *parked, conn *returned) {
+	only := &onlyConn{conn: conn}
 	select {
-	case l.back <- &returned{Conn: conn, said: said, lot: l, parked: p}:
 	case <-l.done:
-		l.gone(p, conn)
+	default:
+		_ = l.again.Serve(only)
+	}
+	if only.conn != nil {
+		l.gone(p, conn.Conn) // the server is closed
 	}
 }
 
@@ -196,7 +206,6 @@ func (l *lot) ready() bool {
 		return false
 	}
 	l.watch = watch
-	go l.again.Serve(l)
 	return true
 }
 
@@ -211,21 +220,24 @@ func (l *lot) close() {
 	}
 }
 
-// Accept makes the lot the listener of the second server.
-func (l *lot) Accept() (net.Conn, error) {
-	select {
-	case c := <-l.back:
-		return c, nil
-	case <-l.done:
+// An onlyConn is a listener that one connection comes to.
+type onlyConn struct{ conn net.Conn }
+
+// Accept implements net.Listener.
+func (o *onlyConn) Accept() (net.Conn, error) {
+	if o.conn == nil {
 		return nil, net.ErrClosed
 	}
+	c := o.conn
+	o.conn = nil
+	return c, nil
 }
 
-// Close implements net.Listener. The lot ends by close.
-func (l *lot) Close() error { return nil }
+// Close implements net.Listener. There is nothing to close but the connection.
+func (o *onlyConn) Close() error { return nil }
 
 // Addr implements net.Listener.
-func (l *lot) Addr() net.Addr { return &net.UnixAddr{Name: "lot", Net: "unix"} }
+func (o *onlyConn) Addr() net.Addr { return &net.UnixAddr{Name: "lot", Net: "unix"} }
 
 // A returned is a connection that comes back from the lot: it begins with what
 // the client has said already.
