@@ -42,12 +42,20 @@ type Status struct {
 
 	Routes []string // the match of each route that names the limit, in the file's order
 
+	// Paused says why nothing leaves the queue: PausedByOperator, or what the
+	// upstream behind it said; empty if it is not paused.
+	Paused  string
+	Resumes time.Duration // until it goes on by itself; 0: it does not, or is not paused
+
 	Depth      int           // requests waiting, over all keys
 	OldestWait time.Duration // how long the one has waited that waits longest, over all keys
 	InFlight   int           // requests of a queue or of concurrency that were let go and have not ended
 	Keys       int           // keys remembered
 	Evicted    uint64        // keys forgotten for want of room, ever
 }
+
+// PausedByOperator is why a queue stands that somebody has paused by hand.
+const PausedByOperator = "operator"
 
 // An Outcome is what became of a request at one limit, in the words of the
 // counters.

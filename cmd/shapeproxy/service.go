@@ -115,6 +115,7 @@ func newService(c *config.Config, load func() (*config.Config, error), stderr io
 		Listen: c.Admin.Listen, Hosts: c.Admin.Hosts, Token: c.Admin.Token, Pprof: c.Admin.Pprof,
 		Metrics: s.metrics.Handler(), Limits: s.system.Limits, Upstreams: s.system.Upstreams,
 		Tally: s.tally, Reload: s.reload, Uncertified: s.uncertified, Log: s.log,
+		Change: s.change, Pause: s.system.Pause, Resume: s.system.Resume,
 	})
 	adminCtx, endAdmin := context.WithCancel(context.Background())
 	s.endAdmin = endAdmin
@@ -216,6 +217,23 @@ func (s *service) reload() (problems, warnings []string) {
 	}
 	s.log.Info("configuration reloaded", "file", c.File, "routes", len(c.Routes), "limits", len(c.Limits))
 	return nil, warnings
+}
+
+// change changes fields of a limit, as if the file had said so, until the next
+// reload.
+func (s *service) change(limit string, fields map[string]any) (problems []string) {
+	s.reloading.Lock()
+	defer s.reloading.Unlock()
+	c, err := s.current.Load().Change(limit, fields)
+	if err == nil {
+		err = s.system.Apply(c)
+	}
+	if err != nil {
+		return problemLines(err)
+	}
+	s.configureCounters(c)
+	s.current.Store(c)
+	return nil
 }
 
 // problemLines is an error of config.Load or of apply, a problem a line.

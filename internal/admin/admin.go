@@ -34,6 +34,13 @@ type Options struct {
 	// Reload loads the configuration as SIGHUP does. With problems, everything
 	// is as it was. Each is one line. Two calls at a time must be safe.
 	Reload func() (problems, warnings []string)
+	// Change changes fields of a limit until the next reload, as if the file had
+	// said so, and says what is wrong with them; then nothing has changed. Pause
+	// stops its queue, for a time or with 0 until Resume; the error says why there
+	// is nothing to pause. They are asked for limits that there are.
+	Change func(limit string, fields map[string]any) (problems []string)
+	Pause  func(limit string, d time.Duration) error
+	Resume func(limit string) error
 	// Uncertified names the domains whose certificates are yet to come; nil: none
 	// are obtained. The proxy is not ready while there are such.
 	Uncertified func() []string
@@ -101,51 +108,86 @@ func (a *Admin) serve(w http.ResponseWriter, r *http.Request) {
 		// Bodies are a line of JSON: one that does not come holds nothing up.
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout))
 	}
-	get, post := a.route(r.URL.Path)
-	allow := "GET, HEAD"
-	switch {
-	case get == nil && post == nil:
-		writeError(w, http.StatusNotFound, "there is nothing at this path; GET / is the live page, GET /api/limits the limits")
-		return
-	case get != nil && (r.Method == http.MethodGet || r.Method == http.MethodHead):
-		get(w, r)
-		return
-	case post != nil && r.Method == http.MethodPost:
-		post(w, r)
-		return
-	case get == nil:
-		allow = "POST"
+	var allow []string
+	for i := range endpoints {
+		e := &endpoints[i]
+		name, key, ok := e.match(r.URL.Path)
+		if !ok {
+			continue
+		}
+		if r.Method == e.method || r.Method == http.MethodHead && e.method == http.MethodGet {
+			e.serve(a, w, r, name, key)
+			return
+		}
+		if allow = append(allow, e.method); e.method == http.MethodGet {
+			allow = append(allow, http.MethodHead)
+		}
 	}
-	w.Header().Set("Allow", allow)
-	writeError(w, http.StatusMethodNotAllowed, "this path takes "+allow)
+	file := a.profile(r.URL.Path)
+	if page, ok := pageFiles[r.URL.Path]; ok {
+		file = page.ServeHTTP
+	}
+	if file != nil && allow == nil {
+		if r.Method == http.MethodGet || r.Method == http.MethodHead {
+			file(w, r)
+			return
+		}
+		allow = []string{http.MethodGet, http.MethodHead}
+	}
+	if allow == nil {
+		writeError(w, http.StatusNotFound, "there is nothing at this path; GET / is the live page, GET /api/openapi.json lists the calls")
+		return
+	}
+	w.Header().Set("Allow", strings.Join(allow, ", "))
+	writeError(w, http.StatusMethodNotAllowed, "this path takes "+strings.Join(allow, ", "))
 }
 
-// route finds what answers GET and what answers POST at path.
-func (a *Admin) route(path string) (get, post http.HandlerFunc) {
-	switch path {
-	case "/healthz":
-		return a.healthz, nil
-	case "/readyz":
-		return a.readyz, nil
-	case "/metrics":
-		return a.opts.Metrics.ServeHTTP, nil
-	case "/api/limits":
-		return a.getLimits, nil
-	case "/api/events":
-		return a.getEvents, nil
-	case "/api/reload":
-		return nil, a.postReload
+// An endpoint is one call. In its path, {name} is one segment and {key} at the
+// end all that follows.
+type endpoint struct {
+	method, path string
+	serve        func(a *Admin, w http.ResponseWriter, r *http.Request, name, key string)
+}
+
+// plain is for what takes nothing from its path.
+func plain(f func(*Admin, http.ResponseWriter, *http.Request)) func(*Admin, http.ResponseWriter, *http.Request, string, string) {
+	return func(a *Admin, w http.ResponseWriter, r *http.Request, _, _ string) { f(a, w, r) }
+}
+
+var endpoints = []endpoint{
+	{"GET", "/healthz", plain((*Admin).healthz)},
+	{"GET", "/readyz", plain((*Admin).readyz)},
+	{"GET", "/metrics", plain(func(a *Admin, w http.ResponseWriter, r *http.Request) { a.opts.Metrics.ServeHTTP(w, r) })},
+	{"GET", "/api/openapi.json", plain((*Admin).getOpenAPI)},
+	{"GET", "/api/limits", plain((*Admin).getLimits)},
+	{"GET", "/api/limits/{name}", (*Admin).getLimit},
+	{"PATCH", "/api/limits/{name}", (*Admin).patchLimit},
+	{"POST", "/api/limits/{name}/pause", (*Admin).postPause},
+	{"POST", "/api/limits/{name}/resume", (*Admin).postResume},
+	{"POST", "/api/reload", plain((*Admin).postReload)},
+	{"GET", "/api/events", plain((*Admin).getEvents)},
+}
+
+// match compares a path as a whole.
+func (e *endpoint) match(path string) (name, key string, ok bool) {
+	before, after, named := strings.Cut(e.path, "{name}")
+	if !named {
+		return "", "", path == e.path
 	}
-	if name, ok := limitPath(path); ok {
-		return func(w http.ResponseWriter, _ *http.Request) { a.getLimit(w, name) }, nil
+	rest, ok := strings.CutPrefix(path, before)
+	if !ok {
+		return "", "", false
 	}
-	if h := a.profile(path); h != nil {
-		return h, nil
+	if i := strings.IndexByte(rest, '/'); i >= 0 {
+		name, rest = rest[:i], rest[i:]
+	} else {
+		name, rest = rest, ""
 	}
-	if file, ok := pageFiles[path]; ok {
-		return file.ServeHTTP, nil
+	if head, keyed := strings.CutSuffix(after, "{key}"); keyed {
+		key, ok = strings.CutPrefix(rest, head)
+		return name, key, ok && name != "" && key != ""
 	}
-	return nil, nil
+	return name, "", rest == after && name != ""
 }
 
 // bodyTimeout is how long the body of a call may take.

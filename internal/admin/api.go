@@ -36,6 +36,9 @@ type limitJSON struct {
 	StoreDown string            `json:"store_down,omitempty"`
 	Routes    []string          `json:"routes"`
 
+	Paused  string  `json:"paused,omitempty"` // why nothing leaves the queue
+	Resumes float64 `json:"resumes_in_seconds,omitempty"`
+
 	Depth      int           `json:"depth"`
 	OldestWait float64       `json:"oldest_wait_seconds"`
 	InFlight   *int          `json:"in_flight,omitempty"` // where max_in_flight bounds it
@@ -58,7 +61,8 @@ func describe(s limiter.Status, d decisionsJSON) limitJSON {
 		Missing: s.MissingKey, Exempt: list(s.Exempt), MaxKeys: s.MaxKeys, Status: s.RefusedWith,
 		Store: s.Store, StoreDown: s.StoreDown,
 		Routes: append([]string{}, s.Routes...),
-		Depth:  s.Depth, OldestWait: s.OldestWait.Seconds(), Keys: s.Keys, Decisions: d,
+		Paused: s.Paused, Resumes: s.Resumes.Seconds(),
+		Depth: s.Depth, OldestWait: s.OldestWait.Seconds(), Keys: s.Keys, Decisions: d,
 	}
 	switch {
 	case s.CostHeader != "":
@@ -122,20 +126,27 @@ func (a *Admin) getLimits(w http.ResponseWriter, _ *http.Request) {
 	}{a.limits()})
 }
 
-// limitPath is the name in /api/limits/{name}.
-func limitPath(path string) (name string, ok bool) {
-	name, ok = strings.CutPrefix(path, "/api/limits/")
-	return name, ok && name != "" && !strings.Contains(name, "/")
-}
-
-func (a *Admin) getLimit(w http.ResponseWriter, name string) {
-	for _, l := range a.limits() {
-		if l.Name == name {
-			writeJSON(w, http.StatusOK, l)
-			return
+// limit is one limit as it stands.
+func (a *Admin) limit(name string) (limitJSON, bool) {
+	for _, s := range a.opts.Limits() {
+		if s.Name == name {
+			return describe(s, a.opts.Tally.decisions(name)), true
 		}
 	}
+	return limitJSON{}, false
+}
+
+// answerLimit answers with one limit, or that there is none.
+func (a *Admin) answerLimit(w http.ResponseWriter, name string) {
+	if l, ok := a.limit(name); ok {
+		writeJSON(w, http.StatusOK, l)
+		return
+	}
 	writeError(w, http.StatusNotFound, "there is no limit of this name; GET /api/limits lists them")
+}
+
+func (a *Admin) getLimit(w http.ResponseWriter, _ *http.Request, name, _ string) {
+	a.answerLimit(w, name)
 }
 
 func (a *Admin) postReload(w http.ResponseWriter, r *http.Request) {

@@ -4,6 +4,7 @@ package assemble
 
 import (
 	"crypto/tls"
+	"errors"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -331,6 +332,9 @@ func (s *System) Limits() []limiter.Status {
 			now := q.Snapshot()
 			st.Depth, st.OldestWait, st.Keys, st.Evicted = now.Depth, now.OldestWait, now.Keys, now.Evicted
 			st.MaxInFlight, st.InFlight = c.MaxInFlight, now.InFlight
+			if now.Paused {
+				st.Paused, st.Resumes = limiter.PausedByOperator, now.Resumes
+			}
 		} else if shared := l.link.Shared; shared != nil {
 			st.Store, st.StoreDown = "redis", c.StoreDown
 			st.Keys, st.Evicted = shared.(*redisstore.Limit).Keys(), shared.(*redisstore.Limit).Evicted()
@@ -341,6 +345,42 @@ func (s *System) Limits() []limiter.Status {
 		all[i] = st
 	}
 	return all
+}
+
+// ErrNoLimit and ErrNoQueue say why a limit cannot be paused.
+var (
+	ErrNoLimit = errors.New("there is no limit of this name")
+	ErrNoQueue = errors.New("the limit has no queue: it decides at once, so there is nothing to pause")
+)
+
+// Pause stops the departures of a limit's queues, for d or, with 0, until Resume.
+// Who waits stays, and the time does not count as waiting.
+func (s *System) Pause(name string, d time.Duration) error {
+	q, err := s.queue(name)
+	if err == nil {
+		q.Pause(d)
+	}
+	return err
+}
+
+// Resume ends a Pause: departures go on at the pace, with no bunch.
+func (s *System) Resume(name string) error {
+	q, err := s.queue(name)
+	if err == nil {
+		q.Resume()
+	}
+	return err
+}
+
+func (s *System) queue(name string) (*shaping.Shaper, error) {
+	switch l := s.now.Load().limit(name); {
+	case l == nil:
+		return nil, ErrNoLimit
+	case l.link.Queue == nil || l.conf.Queue == 0:
+		return nil, ErrNoQueue
+	default:
+		return l.link.Queue, nil
+	}
 }
 
 // Upstreams is every upstream as it stands now, in the file's order.

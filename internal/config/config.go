@@ -24,6 +24,8 @@ type Config struct {
 	Limits    []Limit    // in the file's order
 	Routes    []Route    // in the file's order
 	Warnings  []Problem  // what loads but is probably not meant
+
+	source source
 }
 
 // Server is the [server] table.

@@ -105,6 +105,7 @@ func TestDefaults(t *testing.T) {
 		}},
 		Routes: []Route{{Match: "/", Pattern: "/", Upstream: "app", Priority: "normal"}},
 	}
+	got.source = source{}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
@@ -326,6 +327,7 @@ func TestCase68DryRun(t *testing.T) {
 		t.Fatal("the flag is not what the file says")
 	}
 	dry.Limits[0].DryRun = false
+	dry.source, binding.source = source{}, source{}
 	if !reflect.DeepEqual(dry, binding) {
 		t.Errorf("got %+v, want %+v", dry, binding)
 	}

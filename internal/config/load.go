@@ -61,15 +61,26 @@ func Parse(file string, data []byte, getenv func(string) (string, bool)) (*Confi
 		return whole(0, "not TOML: "+oneLine(err.Error()))
 	}
 
-	d := &decoder{file: file, lines: indexLines(data), getenv: getenv}
-	c := d.config(d.table("the file", nil, values))
+	return source{file: file, values: values, lines: indexLines(data), getenv: getenv}.decode()
+}
+
+// A source is what a Config was made of.
+type source struct {
+	file   string
+	values map[string]any
+	lines  *lineIndex
+	getenv func(string) (string, bool)
+}
+
+func (s source) decode() (*Config, error) {
+	d := &decoder{file: s.file, lines: s.lines, getenv: s.getenv}
+	c := d.config(d.table("the file", nil, s.values))
 	d.problems.sort()
 	d.warnings.sort()
 	if len(d.problems) > 0 {
 		return nil, d.problems
 	}
-	c.File = file
-	c.Warnings = d.warnings
+	c.File, c.Warnings, c.source = s.file, d.warnings, s
 	return c, nil
 }
 

@@ -19,16 +19,12 @@ type Problem struct {
 
 // String is the problem in one line, "FILE:LINE: key: text".
 func (p Problem) String() string {
-	var b strings.Builder
-	b.WriteString(p.File)
+	place := p.File
 	if p.Line > 0 {
-		fmt.Fprintf(&b, ":%d", p.Line)
+		place += fmt.Sprintf(":%d", p.Line)
 	}
-	if p.Key != "" {
-		b.WriteString(": " + p.Key)
-	}
-	b.WriteString(": " + p.Text)
-	return b.String()
+	parts := slices.DeleteFunc([]string{place, p.Key, p.Text}, func(s string) bool { return s == "" })
+	return strings.Join(parts, ": ")
 }
 
 // Problems is everything that is wrong with a file, ordered by line.

@@ -1,0 +1,128 @@
+package admin
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"maps"
+	"math"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/shapeproxy/shapeproxy/limiter"
+)
+
+// maxBody bounds what a call may send.
+const maxBody = 64 << 10
+
+// readObject reads a body that is one JSON object, with numbers as TOML would
+// have them; empty if there is no body.
+func readObject(w http.ResponseWriter, r *http.Request) (map[string]any, error) {
+	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
+	d.UseNumber()
+	var fields map[string]any
+	switch err := d.Decode(&fields); {
+	case errors.Is(err, io.EOF):
+		return nil, nil
+	case err != nil:
+		return nil, errors.New("the body is not one JSON object of at most 64 KiB")
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return nil, errors.New("something follows the JSON object in the body")
+	}
+	for name, v := range fields {
+		number, ok := v.(json.Number)
+		if !ok {
+			continue
+		}
+		if n, err := number.Int64(); err == nil {
+			fields[name] = n
+		} else if f, err := number.Float64(); err == nil && !math.IsInf(f, 0) {
+			fields[name] = f
+		} else {
+			return nil, errors.New(name + " is no number that can be used")
+		}
+	}
+	return fields, nil
+}
+
+// patchLimit changes a limit that runs.
+func (a *Admin) patchLimit(w http.ResponseWriter, r *http.Request, name, _ string) {
+	fields, err := readObject(w, r)
+	if err != nil {
+		writeError(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	if _, ok := a.limit(name); !ok {
+		a.answerLimit(w, name)
+		return
+	}
+	if len(fields) == 0 {
+		writeError(w, http.StatusBadRequest, `there is nothing to change; send an object such as {"rate": "20/s"}`)
+		return
+	}
+	changed := slices.Sorted(maps.Keys(fields))
+	if problems := a.opts.Change(name, fields); len(problems) > 0 {
+		writeJSON(w, http.StatusUnprocessableEntity, struct {
+			Error    string   `json:"error"`
+			Problems []string `json:"problems"`
+		}{strings.Join(problems, "; "), problems})
+		return
+	}
+	a.log.Info("limit changed by the API, until the next reload", "limit", name, "fields", strings.Join(changed, ","), "client", r.RemoteAddr)
+	a.answerLimit(w, name)
+}
+
+// postPause stops a queue.
+func (a *Admin) postPause(w http.ResponseWriter, r *http.Request, name, _ string) {
+	fields, err := readObject(w, r)
+	var d time.Duration
+	if err == nil {
+		d, err = pauseFor(fields)
+	}
+	if err != nil {
+		writeError(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	a.steer(w, r, name, "paused", func() error { return a.opts.Pause(name, d) })
+}
+
+// pauseFor is how long a pause is to last; 0 if nothing is said.
+func pauseFor(fields map[string]any) (time.Duration, error) {
+	for name := range fields {
+		if name != "for" {
+			return 0, errors.New(`the body may say for how long and nothing else, such as {"for": "30s"}`)
+		}
+	}
+	v, ok := fields["for"]
+	if !ok {
+		return 0, nil
+	}
+	text, _ := v.(string)
+	d, err := limiter.ParseDuration(text)
+	if err != nil || d <= 0 {
+		return 0, errors.New(`for must be a duration such as "30s"; without it the pause lasts until resume`)
+	}
+	return d, nil
+}
+
+// postResume lets a queue go on.
+func (a *Admin) postResume(w http.ResponseWriter, r *http.Request, name, _ string) {
+	a.steer(w, r, name, "resumed", func() error { return a.opts.Resume(name) })
+}
+
+// steer does something to the queue of a limit.
+func (a *Admin) steer(w http.ResponseWriter, r *http.Request, name, done string, do func() error) {
+	if _, ok := a.limit(name); !ok {
+		a.answerLimit(w, name)
+		return
+	}
+	if err := do(); err != nil {
+		writeError(w, http.StatusConflict, err.Error())
+		return
+	}
+	a.log.Info("queue "+done+" by the API", "limit", name, "client", r.RemoteAddr)
+	a.answerLimit(w, name)
+}
