@@ -41,6 +41,12 @@ type Options struct {
 	Change func(limit string, fields map[string]any) (problems []string)
 	Pause  func(limit string, d time.Duration) error
 	Resume func(limit string) error
+	// Busiest is at most n of the keys that a limit is asked about most, Key how
+	// one stands, and Reset makes it as good as new. A key is known by its value,
+	// of several parts with their lengths before them.
+	Busiest func(limit string, n int) ([]limiter.Busy, error)
+	Key     func(limit, key string) (limiter.Decision, error)
+	Reset   func(limit, key string) error
 	// Uncertified names the domains whose certificates are yet to come; nil: none
 	// are obtained. The proxy is not ready while there are such.
 	Uncertified func() []string
@@ -164,6 +170,9 @@ var endpoints = []endpoint{
 	{"PATCH", "/api/limits/{name}", (*Admin).patchLimit},
 	{"POST", "/api/limits/{name}/pause", (*Admin).postPause},
 	{"POST", "/api/limits/{name}/resume", (*Admin).postResume},
+	{"GET", "/api/limits/{name}/keys", (*Admin).getKeys},
+	{"GET", "/api/limits/{name}/keys/{key}", (*Admin).getKey},
+	{"DELETE", "/api/limits/{name}/keys/{key}", (*Admin).deleteKey},
 	{"POST", "/api/reload", plain((*Admin).postReload)},
 	{"GET", "/api/events", plain((*Admin).getEvents)},
 }

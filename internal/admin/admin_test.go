@@ -64,6 +64,9 @@ func newAdmin(change func(*Options)) *Admin {
 		Change:    func(string, map[string]any) []string { return nil },
 		Pause:     func(string, time.Duration) error { return nil },
 		Resume:    func(string) error { return nil },
+		Busiest:   func(string, int) ([]limiter.Busy, error) { return nil, nil },
+		Key:       func(string, string) (limiter.Decision, error) { return limiter.Decision{}, nil },
+		Reset:     func(string, string) error { return nil },
 		Log:       slog.New(slog.DiscardHandler),
 	}
 	var names []string
@@ -126,7 +129,7 @@ func TestRoutes(t *testing.T) {
 		{"GET /api/limits/", 404, "application/json", ""},
 		{"GET /api/limits/0", 404, "application/json", ""},
 		{"GET /api/limits/fragile/", 404, "application/json", ""},
-		{"GET /api/limits/fragile/keys", 404, "application/json", ""},
+		{"GET /api/limits/fragile/keys/", 404, "application/json", ""},
 		{"GET /api", 404, "application/json", ""},
 		{"GET /API/limits", 404, "application/json", ""},
 		{"GET /index.html", 404, "application/json", ""},

@@ -35,6 +35,15 @@ func recording(done *[]string, log *bytes.Buffer) *Admin {
 			return nil
 		}
 		o.Resume = func(limit string) error { note("resume %s", limit); return nil }
+		o.Busiest = busiest
+		o.Key = func(limit, key string) (limiter.Decision, error) {
+			d := limiter.Decision{Limit: 10, Remaining: 3, ResetAfter: time.Second, RetryAfter: 1500 * time.Millisecond}
+			if key == "costly" {
+				d.RetryAfter = limiter.Never
+			}
+			return d, nil
+		}
+		o.Reset = func(limit, key string) error { note("reset %s %s", limit, key); return nil }
 	})
 }
 
@@ -65,6 +74,14 @@ func TestChanges(t *testing.T) {
 		{"GET /api/limits/fragile/resume", ``, 405, ""},
 		{"DELETE /api/limits/fragile", ``, 405, ""},
 		{"POST /api/limits//pause", ``, 404, ""},
+		{"DELETE /api/limits/per-client/keys/198.51.100.7", ``, 204, "reset per-client 198.51.100.7"},
+		{"DELETE /api/limits/per-client/keys/2001:db8::%2F64", ``, 204, "reset per-client 2001:db8::/64"},
+		{"DELETE /api/limits/per-client/keys/" + idOf("198.51.100.7"), ``, 204, "reset per-client 198.51.100.7"},
+		{"DELETE /api/limits/per-client/keys/id:0000000000000000", ``, 404, ""},
+		{"DELETE /api/limits/fragile/keys/global", ``, 204, "reset fragile "},
+		{"DELETE /api/limits/none/keys/a", ``, 404, ""},
+		{"DELETE /api/limits/per-client/keys/", ``, 404, ""},
+		{"POST /api/limits/per-client/keys/a", ``, 405, ""},
 		{"POST /api/limits/fragile/pause/", ``, 404, ""},
 	} {
 		var done []string
@@ -94,5 +111,71 @@ func TestPausedIsTold(t *testing.T) {
 	}
 	if err := json.Unmarshal(ask(a, "GET /api/limits/fragile", "").Body.Bytes(), &l); err != nil || l.Paused != "operator" || l.Resumes != 1.5 {
 		t.Errorf("%+v %v", l, err)
+	}
+}
+
+func busiest(limit string, n int) ([]limiter.Busy, error) {
+	switch limit {
+	case "per-client":
+		return []limiter.Busy{{Key: "198.51.100.7", Count: 90}, {Key: "2001:db8::/64", Count: 5, Error: 1}}[:min(n, 2)], nil
+	case "daily.quota":
+		return []limiter.Busy{{Key: "7:example16:super-secret-one", Count: 3}, {Key: "7:example3:abc", Count: 2}, {Key: "7:example300:" + strings.Repeat("s", 100), Clipped: true, Count: 1}, {Key: ""}}, nil
+	}
+	return nil, errors.New("the keys are elsewhere")
+}
+
+// Keys by address are shown, secrets are not, and clipped ones have no state.
+func TestKeys(t *testing.T) {
+	var done []string
+	a := recording(&done, new(bytes.Buffer))
+	type keys struct {
+		Keys []struct {
+			ID                      string
+			Key                     any
+			Count, Error, Remaining int
+			Retry                   *float64 `json:"retry_after_seconds"`
+		}
+	}
+	read := func(target string) (status int, k keys) {
+		t.Helper()
+		w := ask(a, target, "")
+		if err := json.Unmarshal(w.Body.Bytes(), &k); err != nil {
+			t.Fatal(err)
+		}
+		return w.Code, k
+	}
+	_, k := read("GET /api/limits/per-client/keys?top=1")
+	if len(k.Keys) != 1 || k.Keys[0].Key != "198.51.100.7" || k.Keys[0].Count != 90 || k.Keys[0].Remaining != 3 || *k.Keys[0].Retry != 1.5 {
+		t.Errorf("%+v", k)
+	}
+	w := ask(a, "GET /api/limits/daily.quota/keys", "")
+	for _, secret := range []string{"secret-one", "abc\"", "sssss"} {
+		if strings.Contains(w.Body.String(), secret) {
+			t.Errorf("%q is shown: %s", secret, w.Body)
+		}
+	}
+	_, k = read("GET /api/limits/daily.quota/keys")
+	want := []any{
+		[]any{"example", "supe… " + idOf("super-secret-one")}, []any{"example", "… " + idOf("abc")},
+		[]any{"example", "ssss… " + idOf(strings.Repeat("s", 100))}, "",
+	}
+	for i, one := range k.Keys {
+		if fmt.Sprint(one.Key) != fmt.Sprint(want[i]) {
+			t.Errorf("key %d is shown as %v, want %v", i, one.Key, want[i])
+		}
+	}
+	if c := k.Keys[2]; c.ID != "" || c.Retry != nil {
+		t.Errorf("the clipped key has a state: %+v", c)
+	}
+	for target, status := range map[string]int{
+		"GET /api/limits/per-client/keys?top=0": 400, "GET /api/limits/per-client/keys?top=129": 400,
+		"GET /api/limits/none/keys": 404, "GET /api/limits/fragile/keys": 409,
+	} {
+		if w := ask(a, target, ""); w.Code != status {
+			t.Errorf("%s: %d %s", target, w.Code, w.Body)
+		}
+	}
+	if w := ask(a, "GET /api/limits/per-client/keys/costly", ""); !strings.Contains(w.Body.String(), `"retry_after_seconds": null`) {
+		t.Errorf("%s", w.Body)
 	}
 }

@@ -65,6 +65,10 @@ func TestOpenAPIIsTrue(t *testing.T) {
 		{"POST /api/limits/fragile/pause", `{"for": "30s"}`, ""}, {"POST /api/limits/fragile/pause", "", ""},
 		{"POST /api/limits/per-client/pause", "", ""}, {"POST /api/limits/none/pause", "", ""},
 		{"POST /api/limits/fragile/resume", "", ""},
+		{"GET /api/limits/per-client/keys?top=5", "", ""}, {"GET /api/limits/daily.quota/keys", "", ""}, {"GET /api/limits/fragile/keys", "", ""},
+		{"GET /api/limits/per-client/keys?top=x", "", ""}, {"GET /api/limits/none/keys", "", ""},
+		{"GET /api/limits/per-client/keys/costly", "", ""}, {"GET /api/limits/per-client/keys/id:0", "", ""},
+		{"DELETE /api/limits/per-client/keys/a", "", ""}, {"DELETE /api/limits/none/keys/a", "", ""},
 	} {
 		a = recording(&done, new(bytes.Buffer))
 		header := call.header
