@@ -10,6 +10,7 @@
 //	go run ./bench idle       processor time while many wait, beside NGINX limit_req
 //	go run ./bench cpu        processor time a request, beside NGINX and a plain httputil.ReverseProxy
 //	go run ./bench resend     requests that a transport sends again by itself
+//	go run ./bench hostile    what honest clients notice of hostile ones
 //
 // Rounds are interleaved, so that what disturbs the machine disturbs all sides;
 // the tables hold medians. It needs Linux, nginx, for busy and cpu wrk, and for
@@ -43,6 +44,7 @@ var measurements = []struct {
 	{"idle", 3, idle},
 	{"cpu", 5, cpu},
 	{"resend", 1, resend},
+	{"hostile", 1, hostile},
 }
 
 func main() {

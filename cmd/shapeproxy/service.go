@@ -121,7 +121,7 @@ func newService(c *config.Config, load func() (*config.Config, error), stderr io
 	adminCtx, endAdmin := context.WithCancel(context.Background())
 	s.endAdmin = endAdmin
 	s.adminServer = &http.Server{
-		Handler: s.admin.Handler(), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+		Handler: s.admin.Handler(), ReadHeaderTimeout: c.Server.ReadHeaderTimeout, IdleTimeout: c.Server.IdleTimeout,
 		BaseContext: func(net.Listener) context.Context { return adminCtx },
 		ErrorLog:    slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}

@@ -179,11 +179,11 @@ func (g *Gate) forget(c *Conn) {
 // that follow: clients bring them about.
 const refusalWarnings = 10 * time.Second
 
-func (g *Gate) refuse(counter *atomic.Uint64, what, field string, value any) {
+func (g *Gate) refuse(counter *atomic.Uint64, what, name string, value any) {
 	n := counter.Add(1)
 	now, last := time.Now().UnixNano(), g.warned.Load()
 	if now-last >= int64(refusalWarnings) && g.warned.CompareAndSwap(last, now) {
-		g.log.Warn("connections are refused: "+what, "field", field, "value", value, "refused", n)
+		g.log.Warn("connections are refused: "+what, name, value, "refused", n)
 	}
 }
 

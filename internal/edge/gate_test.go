@@ -107,7 +107,7 @@ func TestConnectionsInAll(t *testing.T) {
 	if got := h.Counts().Open; got != 0 {
 		t.Errorf("%d are open", got)
 	}
-	if n := strings.Count(h.log.String(), "level=WARN"); n != 1 || !strings.Contains(h.log.String(), "field=max_connections value=2") {
+	if n := strings.Count(h.log.String(), "level=WARN"); n != 1 || !strings.Contains(h.log.String(), "max_connections=2") {
 		t.Errorf("logged %q", &h.log)
 	}
 }
