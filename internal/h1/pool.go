@@ -1,6 +1,7 @@
 package h1
 
 import (
+	"slices"
 	"sync"
 	"time"
 )
@@ -12,9 +13,13 @@ type pool struct {
 	mu     sync.Mutex
 	idle   []*conn
 	reaper *time.Timer
-	armed  bool // the reaper will run
+	armed  bool // the reaper will run, or does
 	closed bool
 }
+
+// lookEvery is how often idle connections are looked at. Requests do not need
+// it, but a server that goes away would leave descriptors until they are old.
+const lookEvery = time.Second
 
 // put keeps c if there are fewer than most, and closes it otherwise.
 func (p *pool) put(c *conn, most int, timeout time.Duration) {
@@ -27,13 +32,11 @@ func (p *pool) put(c *conn, most int, timeout time.Duration) {
 	defer p.mu.Unlock()
 	c.since = time.Now()
 	p.idle = append(p.idle, c)
-	if timeout > 0 && !p.armed {
-		p.armed = true
-		if p.reaper == nil {
-			p.reaper = time.AfterFunc(timeout, func() { p.reap(timeout) })
-		} else {
-			p.reaper.Reset(timeout)
-		}
+	if p.reaper == nil {
+		p.reaper = time.AfterFunc(time.Hour, func() { p.reap(timeout) })
+	}
+	if !p.armed {
+		p.armLocked(timeout)
 	}
 }
 
@@ -52,25 +55,41 @@ func (p *pool) take(timeout time.Duration) *conn {
 	return c
 }
 
-// reap closes the connections that were idle for too long, and comes back when
-// the next one will have been.
+// reap closes the connections that were idle for too long or are dead. It holds
+// the lock for one at a time: requests only take and put at the other end.
 func (p *pool) reap(timeout time.Duration) {
-	p.mu.Lock()
-	now, n := time.Now(), 0
-	for n < len(p.idle) && now.Sub(p.idle[n].since) >= timeout {
-		n++
+	for i := 0; ; {
+		p.mu.Lock()
+		if i >= len(p.idle) {
+			p.armLocked(timeout)
+			p.mu.Unlock()
+			return
+		}
+		c := p.idle[i]
+		bad := timeout > 0 && time.Since(c.since) >= timeout || !c.quiet()
+		if bad {
+			p.idle = slices.Delete(p.idle, i, i+1)
+		} else {
+			i++
+		}
+		p.mu.Unlock()
+		if bad {
+			_ = c.Close()
+		}
 	}
-	old := append([]*conn(nil), p.idle[:n]...)
-	kept := copy(p.idle, p.idle[n:])
-	clear(p.idle[kept:])
-	p.idle = p.idle[:kept]
-	if p.armed = kept > 0; p.armed {
-		p.reaper.Reset(p.idle[0].since.Add(timeout).Sub(now))
+}
+
+// armLocked has the reaper come when the oldest connection will be too old, or
+// soon to look at them.
+func (p *pool) armLocked(timeout time.Duration) {
+	if p.armed = len(p.idle) > 0; !p.armed {
+		return
 	}
-	p.mu.Unlock()
-	for _, c := range old {
-		_ = c.Close()
+	next := lookEvery
+	if timeout > 0 {
+		next = min(next, time.Until(p.idle[0].since.Add(timeout)))
 	}
+	p.reaper.Reset(next)
 }
 
 func (p *pool) close() {

@@ -67,6 +67,32 @@ func TestDeadConnections(t *testing.T) {
 	}
 }
 
+// TestServerLeaves: connections that a server has closed do not stay until the
+// next request, or until they are old.
+func TestServerLeaves(t *testing.T) {
+	s := newHTTPServer(t, false, always(ok200))
+	tr := s.transport(t)
+	var open []*http.Response
+	for range 3 {
+		res, err := tr.RoundTrip(newRequest("GET", "/", nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		open = append(open, res)
+	}
+	for _, res := range open {
+		finish(res)
+	}
+	s.mu.Lock()
+	s.conns[0].Close()
+	s.conns[2].Close()
+	s.mu.Unlock()
+	eventually(t, "the dead ones stay", func() bool { return tr.kept() == 1 })
+	if get(t, tr); s.accepted() != 3 {
+		t.Errorf("%d connections: the living one did not stay", s.accepted())
+	}
+}
+
 // A mortal is a connection that can be found dead by a write.
 type mortal struct {
 	net.Conn
