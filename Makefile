@@ -74,6 +74,7 @@ e2e: ## a real access log through the proxy to a real nginx, and every request t
 
 .PHONY: conformance
 conformance: ## suites that others wrote, with the proxy between: a line of result each
+	cd proxy && TORTURE=full go test -count=1 -run 'TestVarnishtest|TestTorture'
 	cd bench/conformance && go vet . && go test -count=1 -timeout 30m
 
 .PHONY: deb

@@ -202,3 +202,34 @@ func BenchmarkOf(b *testing.B) {
 		})
 	}
 }
+
+// FuzzCookieKey: what counts as a cookie's value stands between semicolons
+// behind its name, and in the first such place.
+func FuzzCookieKey(f *testing.F) {
+	f.Add("a=1; user=ann; user=bob", "x=y", "user")
+	f.Add("user", "user=ann", "user")
+	f.Add(`user="a;b"`, " ;;\t", "user")
+	f.Add("=x; xuser=1;\tuser =2", "user==", "user")
+	f.Fuzz(func(t *testing.T, first, second, name string) {
+		k, err := ParseKey([]string{"cookie:" + name})
+		if err != nil {
+			t.Skip()
+		}
+		lines := []string{first, second}
+		got, _, err := k.Of(Source{Request: &http.Request{Header: http.Header{"Cookie": lines}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := ""
+		for _, pair := range strings.Split(first+";"+second, ";") {
+			pair = strings.Trim(pair, " \t")
+			if rest, ok := strings.CutPrefix(pair, name); ok && (rest == "" || rest[0] == '=') {
+				want = strings.TrimPrefix(rest, "=")
+				break
+			}
+		}
+		if got != want {
+			t.Errorf("%q in %q: got %q, want %q", name, lines, got, want)
+		}
+	})
+}
