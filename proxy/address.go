@@ -25,7 +25,7 @@ type address struct {
 
 	mu      sync.Mutex // guards what follows
 	health  health
-	breaker *breaker // nil: none
+	breaker *breaker // nil: none, or no longer
 }
 
 // name is what metrics and logs call it.

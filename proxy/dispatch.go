@@ -15,6 +15,8 @@ type dispatch struct {
 	body  *clientBody // nil: the request has none
 	leave func()      // ends a read of body that waits for the client
 	cut   context.CancelCauseFunc
+	held  bool        // it came through the upstream's Gate
+	gone  func() bool // whether its client has left
 
 	at   *address // where it went, and is in flight until done
 	pass pass     // of the address's breaker
@@ -76,7 +78,16 @@ func (d *dispatch) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 // goTo chooses the address, of all, where the request goes.
-func (d *dispatch) goTo(ctx context.Context, all, failed []*address) (err error) {
+func (d *dispatch) goTo(ctx context.Context, all, failed []*address) error {
+	err := d.try(ctx, all, failed)
+	var held *unavailableError
+	if d.held && failed == nil && errors.As(err, &held) && held.reason == ReasonBreakerOpen {
+		return d.wait(ctx, all)
+	}
+	return err
+}
+
+func (d *dispatch) try(ctx context.Context, all, failed []*address) (err error) {
 	d.at, d.pass, err = d.up.take(all, failed)
 	if err != nil && d.up.revive(ctx, all, failed) {
 		d.at, d.pass, err = d.up.take(all, failed)

@@ -36,7 +36,7 @@ func (x *exchange) forward() {
 	}
 	up.inFlight.Add(1)
 	defer up.inFlight.Add(-1)
-	to := dispatch{up: up, body: x.body, leave: x.leaveBody, cut: cut}
+	to := dispatch{up: up, body: x.body, leave: x.leaveBody, cut: cut, held: x.held(), gone: x.clientGone}
 	x.dispatch = &to
 	defer to.done()
 	reverse := httputil.ReverseProxy{
@@ -66,6 +66,9 @@ func (x *exchange) leaveBody() {
 	}
 }
 
+// held reports whether the request comes through the upstream's Gate.
+func (x *exchange) held() bool { return x.route.Held && x.route.Upstream.opts.Gate != nil }
+
 // answered is called with the head of the upstream's answer.
 func (x *exchange) answered(res *http.Response) error {
 	x.event.UpstreamDuration = time.Since(x.event.Departed)
@@ -91,6 +94,9 @@ func (x *exchange) failed(_ http.ResponseWriter, _ *http.Request, err error) {
 	}
 	if x.event.UpstreamStatus == 0 {
 		x.event.UpstreamDuration = time.Since(x.event.Departed)
+	}
+	if errors.Is(err, errClientLeft) {
+		x.abandon()
 	}
 	if x.brokenBody() {
 		return

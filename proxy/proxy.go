@@ -184,7 +184,7 @@ func (x *exchange) serve() {
 		}
 		x.body.ReadCloser = http.MaxBytesReader(x.w.ResponseWriter, x.body.ReadCloser, most)
 	}
-	if refusal := x.route.Upstream.refuses(); refusal != nil && x.before == nil {
+	if refusal := x.route.Upstream.refuses(); refusal != nil && x.before == nil && !(x.held() && refusal.reason == ReasonBreakerOpen) {
 		x.look(found) // no turn is spent on it
 		x.unavailable(refusal)
 		return

@@ -15,6 +15,7 @@ type Route struct {
 	Match    string // as the configuration writes it: the name in metrics and logs
 	Pattern  string // for http.ServeMux; Match, unless the host there has capitals
 	Upstream *Upstream
+	Held     bool // whether the Limiter asks the Upstream's Gate before it lets go
 
 	// Limiter is asked before a request is forwarded; nil: not limited.
 	Limiter limiter.Limiter

@@ -17,6 +17,14 @@ func (a *address) out(alone bool) bool {
 	return a.health.out && !(alone && !a.up.opts.Health.checks())
 }
 
+// free ends what keeps requests from a: once nobody checks it any more, those
+// that are still to come must not wait for it.
+func (a *address) free() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.health, a.breaker = health{}, nil
+}
+
 // in reports whether a is.
 func (a *address) in() bool {
 	a.mu.Lock()
@@ -40,8 +48,12 @@ func (a *address) admit(now time.Time, alone bool) (pass, bool) {
 	}
 	before := a.breaker.at(now)
 	p, ok := a.breaker.allow(now)
-	first := ok && before == BreakerHalfOpen && a.breaker.passed == 0
+	probe := ok && before == BreakerHalfOpen
+	first := probe && a.breaker.passed == 0
 	a.mu.Unlock()
+	if probe {
+		a.up.regate()
+	}
 	if first {
 		a.up.opts.Log.Info("the circuit breaker lets single requests through", "upstream", a.up.opts.Name, "address", a.name())
 	}
@@ -138,7 +150,7 @@ func (a *address) answered(p pass, status int) {
 	if back {
 		a.tellIn("it answered")
 	}
-	a.ended(p, a.breaker != nil && slices.Contains(a.breaker.policy.Statuses, status))
+	a.ended(p, a.up.opts.Breaker != nil && slices.Contains(a.up.opts.Breaker.Statuses, status))
 }
 
 // lost tells of a request that had p and no answer, for which a is to blame. One
@@ -156,13 +168,18 @@ func (a *address) lost(p pass, err error) {
 // ended tells the breaker how the request that had p ended.
 func (a *address) ended(p pass, failed bool) {
 	a.mu.Lock()
-	changed := a.breaker.done(time.Now(), p, failed)
+	now := time.Now()
+	probed := a.breaker.at(now) == BreakerHalfOpen
+	changed := a.breaker.done(now, p, failed)
 	open := changed && failed
 	a.mu.Unlock()
+	if probed || changed {
+		a.up.regate()
+	}
 	log := a.up.opts.Log
 	switch {
 	case open:
-		log.Warn("the circuit breaker opens", "upstream", a.up.opts.Name, "address", a.name(), "for", a.breaker.policy.OpenFor)
+		log.Warn("the circuit breaker opens", "upstream", a.up.opts.Name, "address", a.name(), "for", a.up.opts.Breaker.OpenFor)
 	case changed:
 		log.Info("the circuit breaker closes", "upstream", a.up.opts.Name, "address", a.name())
 	}
@@ -171,14 +188,20 @@ func (a *address) ended(p pass, failed bool) {
 // forgo gives back the pass of a request that tells nothing of a.
 func (a *address) forgo(p pass) {
 	a.mu.Lock()
-	defer a.mu.Unlock()
+	probed := a.breaker.at(time.Now()) == BreakerHalfOpen
 	a.breaker.forgo(p)
+	a.mu.Unlock()
+	if probed {
+		a.up.regate()
+	}
 }
 
 func (a *address) tellOut(why string, err error) {
+	a.up.regate()
 	a.up.opts.Log.Warn("an address is out", "upstream", a.up.opts.Name, "address", a.name(), "why", why, "error", err)
 }
 
 func (a *address) tellIn(why string) {
+	a.up.regate()
 	a.up.opts.Log.Info("an address is in again", "upstream", a.up.opts.Name, "address", a.name(), "why", why)
 }

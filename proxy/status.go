@@ -14,7 +14,7 @@ type UpstreamStatus struct {
 	InFlight  int64           // requests sent, or being sent, whose answers have not ended
 	Addresses []AddressStatus // in use now, each once
 	Guarded   bool            // whether there are circuit breakers
-	Breaker   BreakerState    // of the address that lets most through
+	Breaker   BreakerState    // of the address that lets most through, of those that are in; closed if none is
 	Refused   []Refusals      // for each reason
 }
 
@@ -33,20 +33,26 @@ type Refusals struct {
 
 // Status is u as it stands now.
 func (u *Upstream) Status() UpstreamStatus {
-	s := UpstreamStatus{Name: u.opts.Name, InFlight: u.inFlight.Load(), Guarded: u.opts.Breaker != nil, Breaker: BreakerOpen}
+	s := UpstreamStatus{Name: u.opts.Name, InFlight: u.inFlight.Load(), Guarded: u.opts.Breaker != nil}
+	best, anyIn := BreakerOpen, false
 	now := time.Now()
-	for _, a := range u.known() {
+	all := u.known()
+	alone := len(all) == 1
+	for _, a := range all {
 		a.mu.Lock()
 		state := a.breaker.at(now)
 		one := AddressStatus{Address: a.name(), Healthy: !a.health.out && state != BreakerOpen, InFlight: a.inFlight.Load()}
+		out := a.out(alone)
 		a.mu.Unlock()
-		s.Breaker = min(s.Breaker, state)
+		if !out {
+			best, anyIn = min(best, state), true
+		}
 		if !slices.ContainsFunc(s.Addresses, func(b AddressStatus) bool { return b.Address == one.Address }) {
 			s.Addresses = append(s.Addresses, one)
 		}
 	}
-	if len(s.Addresses) == 0 {
-		s.Breaker = BreakerClosed
+	if anyIn {
+		s.Breaker = best
 	}
 	for i, r := range refusals {
 		s.Refused = append(s.Refused, Refusals{r, u.refused[i].Load()})

@@ -25,6 +25,11 @@ type Upstream struct {
 	stop     context.CancelFunc // of the checks; nil unless they run
 	refused  [len(refusals)]atomic.Uint64
 
+	gating sync.Mutex    // held while the Gate is moved; guards the next two
+	moved  chan struct{} // closed when a breaker has changed
+	closed bool          // the Gate is another's
+	first  chan struct{} // holds one: the first who waits for a breaker
+
 	taking sync.Mutex // held while the least in flight is found, so that no two find the same
 	turn   int        // rotates among addresses with equally much in flight
 }
@@ -58,6 +63,7 @@ type UpstreamOptions struct {
 
 	Health  HealthPolicy
 	Breaker *BreakerPolicy // of each address; nil: none
+	Gate    Gate           // holds back who waits while no breaker lets a request through; nil: they are refused
 	Log     *slog.Logger   // told when an address goes out or comes in; nil: nobody
 }
 
@@ -74,7 +80,7 @@ func NewUpstream(o UpstreamOptions) *Upstream {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	dialer := &net.Dialer{KeepAlive: 30 * time.Second, Resolver: o.Resolver}
-	u := &Upstream{opts: o, dial: dialer.DialContext}
+	u := &Upstream{opts: o, dial: dialer.DialContext, moved: make(chan struct{}), first: make(chan struct{}, 1)}
 	u.resolved = u.newResolution()
 	return u
 }
@@ -89,6 +95,10 @@ func (u *Upstream) Close() {
 		u.stop()
 		u.checking.Wait()
 	}
+	for _, a := range u.known() {
+		a.free()
+	}
+	u.leaveGate()
 	for _, a := range u.known() {
 		a.transport.CloseIdleConnections()
 	}

@@ -62,7 +62,8 @@ type generation struct {
 // An upstream is one upstream of the configuration with its connections.
 type upstream struct {
 	*proxy.Upstream
-	conf config.Upstream
+	conf  config.Upstream
+	gates *shaping.Gates // before it; nil: none
 }
 
 // A limit is one limit of the configuration with its live state.
@@ -142,7 +143,7 @@ func (s *System) Apply(c *config.Config) (err error) {
 			l.routes = append(l.routes, conf.Match)
 			of = append(of, l)
 		}
-		site.Routes = append(site.Routes, s.route(conf, upstreams[conf.Upstream].Upstream, setHeaders(c, conf.Upstream), of, c.Server.IPv6Prefix, c.Server.TrustedProxies, next.shared))
+		site.Routes = append(site.Routes, s.route(conf, upstreams[conf.Upstream], setHeaders(c, conf.Upstream), of, c.Server.IPv6Prefix, c.Server.TrustedProxies, next.shared))
 	}
 	if err := site.Check(); err != nil {
 		return err
@@ -243,9 +244,9 @@ func setHeaders(c *config.Config, upstream string) []proxy.Field {
 }
 
 // route makes a route whose Chain asks its limits in order.
-func (s *System) route(c config.Route, u *proxy.Upstream, set []proxy.Field, limits []*limit, ipv6Prefix int, trusted identity.Trust, shared *redisstore.Store) *proxy.Route {
+func (s *System) route(c config.Route, u *upstream, set []proxy.Field, limits []*limit, ipv6Prefix int, trusted identity.Trust, shared *redisstore.Store) *proxy.Route {
 	r := &proxy.Route{
-		Match: c.Match, Pattern: c.Pattern, Upstream: u, SetHeaders: set,
+		Match: c.Match, Pattern: c.Pattern, Upstream: u.Upstream, Held: holds(limits), SetHeaders: set,
 		StripPrefix: c.StripPrefix, MaxBodyBytes: c.MaxBodyBytes, Timeout: c.Timeout, ServerTiming: c.ServerTiming,
 	}
 	if len(limits) == 0 {
@@ -257,7 +258,7 @@ func (s *System) route(c config.Route, u *proxy.Upstream, set []proxy.Field, lim
 	for i, l := range limits {
 		links[i], confs[i] = l.link, l.conf
 	}
-	chain := shaping.NewChain(s.store, links...).Of(Classes[c.Priority])
+	chain := shaping.NewChain(s.store, links...).Of(Classes[c.Priority]).To(u.gates)
 	if shared != nil {
 		chain = chain.Sharing(shared)
 	}

@@ -36,7 +36,7 @@ rate = "1/s"
 		if err := s.Apply(c); err != nil {
 			t.Fatal(err)
 		}
-		route := s.route(c.Routes[0], nil, nil, s.now.Load().limits, 64, c.Server.TrustedProxies, nil)
+		route := s.route(c.Routes[0], &upstream{}, nil, s.now.Load().limits, 64, c.Server.TrustedProxies, nil)
 		keys := func(peer, client string, costs ...string) ([]limiter.Key, error) {
 			r := &http.Request{RemoteAddr: peer + ":1234", Header: http.Header{}}
 			if costs != nil {

@@ -6,18 +6,25 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
+	"slices"
 
 	"github.com/shapeproxy/shapeproxy/internal/config"
 	"github.com/shapeproxy/shapeproxy/proxy"
+	"github.com/shapeproxy/shapeproxy/shaping"
 )
 
 // newUpstream makes an upstream of its table, or takes the connections of the
 // old one over where it would be the same. What its files hold is a part of the
 // table, so a new certificate makes a new upstream.
 func newUpstream(c config.Upstream, old *generation, log *slog.Logger) (*upstream, error) {
-	for _, u := range old.upstreams {
-		if sameUpstream(u.conf, c) {
-			return &upstream{u.Upstream, c}, nil
+	u := &upstream{conf: c}
+	for _, before := range old.upstreams {
+		if sameUpstream(before.conf, c) {
+			u.Upstream, u.gates = before.Upstream, before.gates
+			return u, nil
+		}
+		if before.conf.Name == c.Name {
+			u.gates = before.gates // those who wait there have it before them
 		}
 	}
 	secure, err := clientTLS(c)
@@ -36,11 +43,18 @@ func newUpstream(c config.Upstream, old *generation, log *slog.Logger) (*upstrea
 			FailureRatio: b.FailureRatio, Window: b.Window, MinRequests: int64(b.MinRequests), OpenFor: b.OpenFor,
 			Probes: b.Probes, Statuses: b.Statuses,
 		}
+		if b.WhenOpen == "wait" {
+			if u.gates == nil {
+				u.gates = shaping.NewGates()
+			}
+			o.Gate = u.gates.Of("")
+		}
 	}
 	for _, p := range c.Places {
 		o.Places = append(o.Places, proxy.Place(p))
 	}
-	return &upstream{proxy.NewUpstream(o), c}, nil
+	u.Upstream = proxy.NewUpstream(o)
+	return u, nil
 }
 
 // sameUpstream reports whether connections of a serve b: what is set on
@@ -67,4 +81,10 @@ func clientTLS(c config.Upstream) (*tls.Config, error) {
 		t.Certificates = []tls.Certificate{pair}
 	}
 	return t, nil
+}
+
+// holds reports whether requests under these limits wait before the gate of
+// their upstream.
+func holds(limits []*limit) bool {
+	return slices.ContainsFunc(limits, func(l *limit) bool { return l.conf.Queue > 0 && !l.conf.DryRun })
 }

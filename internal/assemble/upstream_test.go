@@ -15,6 +15,9 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -108,5 +111,62 @@ func TestUpstreamTLS(t *testing.T) {
 		if code, text := apply(fields); code != 502 {
 			t.Errorf("%s: %d %s", name, code, text)
 		}
+	}
+}
+
+// TestBreakerWaits: with when_open = "wait" who waits in a queue keeps the place
+// through an outage, and through a reload in the midst of it.
+func TestBreakerWaits(t *testing.T) {
+	var broken atomic.Bool
+	broken.Store(true)
+	var came atomic.Int64
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		came.Add(1)
+		if broken.Load() {
+			w.WriteHeader(500)
+		}
+	}))
+	t.Cleanup(up.Close)
+	s := newSystem(t)
+	front := httptest.NewServer(s.Proxy)
+	t.Cleanup(front.Close)
+	conf := fmt.Sprintf("[upstream.app]\nurl = %q\nbreaker = { min_requests = 2, open_for = \"1h\", when_open = \"wait\" }\n", up.URL) +
+		"[limit.q]\nalgorithm = \"leaky-bucket\"\nrate = \"1000/s\"\nqueue = 10\nmax_wait = \"2h\"\n" +
+		"[[route]]\nmatch = \"/\"\nupstream = \"app\"\nlimits = [\"q\"]\n"
+	s.mustApply(t, conf)
+	get := func() int {
+		res, err := http.Get(front.URL)
+		if err != nil {
+			t.Error(err)
+			return 0
+		}
+		res.Body.Close()
+		return res.StatusCode
+	}
+	for range 2 {
+		if code := get(); code != 500 {
+			t.Fatalf("status %d", code)
+		}
+	}
+	var all sync.WaitGroup
+	for range 5 {
+		all.Go(func() {
+			if code := get(); code != 200 {
+				t.Errorf("a waiter is answered %d", code)
+			}
+		})
+	}
+	for deadline := time.Now().Add(3 * time.Second); s.Limits()[0].Depth != 5 && time.Now().Before(deadline); {
+		time.Sleep(time.Millisecond)
+	}
+	if n := came.Load(); n != 2 {
+		t.Errorf("%d requests came while the breaker was open", n-2)
+	}
+	broken.Store(false)
+	// Another upstream by the same name, whose breaker is closed.
+	s.mustApply(t, strings.Replace(conf, "1h", "2h", 1))
+	all.Wait()
+	if n := came.Load(); n != 7 {
+		t.Errorf("%d requests came in all, want 7", n)
 	}
 }

@@ -167,7 +167,7 @@ func TestEveryField(t *testing.T) {
 			Name: "billing", Scheme: "https", Places: []Place{{Address: "Billing.internal:443", Host: "Billing.internal"}}, BasePath: "/v1",
 			ResolveInterval: time.Minute, TLSHandshakeTimeout: 2 * time.Second, BodyTimeout: time.Hour, TLS: UpstreamTLS{ServerName: "billing.example.com"},
 			Health:   Health{MaxFails: 1, FailTimeout: time.Minute, Path: "/up?x", Interval: time.Second, Timeout: 500 * time.Millisecond, Fails: 2, Passes: 1},
-			Breaker:  &Breaker{FailureRatio: 0.2, Window: 30 * time.Second, MinRequests: 5, OpenFor: time.Minute, Probes: 1, Statuses: []int{503}},
+			Breaker:  &Breaker{FailureRatio: 0.2, Window: 30 * time.Second, MinRequests: 5, OpenFor: time.Minute, Probes: 1, Statuses: []int{503}, WhenOpen: "wait"},
 			SendHost: "client", DialTimeout: time.Second, ResponseHeaderTimeout: 2 * time.Minute, MaxIdleConns: 16, IdleConnTimeout: 30 * time.Second,
 			SetHeaders: []Header{{"Authorization", "Bearer k"}, {"X-Via", "shapeproxy"}},
 		},

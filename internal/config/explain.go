@@ -254,6 +254,9 @@ func (c *Config) explainRoute(r Route) []string {
 	}
 	if b := u.Breaker; b != nil {
 		lines = append(lines, fmt.Sprintf("leaves an address alone for %s when %g%% of at least %s in %s failed", limiter.FormatDuration(b.OpenFor), 100*b.FailureRatio, requests(int64(b.MinRequests)), limiter.FormatDuration(b.Window)))
+		if b.WhenOpen == "wait" && c.Holds(r) {
+			lines[len(lines)-1] += "; meanwhile requests wait in their queue"
+		}
 	}
 	if len(r.Limits) > 0 {
 		lines[1] = "limited by " + allOf(r.Limits)

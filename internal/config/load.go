@@ -125,6 +125,7 @@ func (d *decoder) config(root *table) *Config {
 		d.warnUnused(c, upstreams, limits)
 		d.warnUnshared(c, redis, root.has("redis"))
 		d.promotions(c, limits)
+		d.warnCannotWait(c, upstreams)
 	}
 	return c
 }

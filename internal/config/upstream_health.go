@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -25,7 +26,8 @@ type Breaker struct {
 	MinRequests  int
 	OpenFor      time.Duration
 	Probes       int
-	Statuses     []int // of answers that count as failures
+	Statuses     []int  // of answers that count as failures
+	WhenOpen     string // refuse, wait
 }
 
 func defaultHealth() Health {
@@ -35,7 +37,7 @@ func defaultHealth() Health {
 func defaultBreaker() *Breaker {
 	return &Breaker{
 		FailureRatio: 0.5, Window: 10 * time.Second, MinRequests: 20, OpenFor: 10 * time.Second, Probes: 3,
-		Statuses: []int{500, 502, 503, 504},
+		Statuses: []int{500, 502, 503, 504}, WhenOpen: "refuse",
 	}
 }
 
@@ -77,10 +79,34 @@ func (d *decoder) breaker(t *table, u *Upstream) {
 	bt.duration("open_for", &b.OpenFor)
 	bt.int("probes", &b.Probes, 1, 1<<20)
 	bt.statuses("statuses", &b.Statuses)
+	bt.word("when_open", &b.WhenOpen, "refuse", "wait")
 	bt.finish()
 	if set {
 		u.Breaker = b
 	}
+}
+
+// warnCannotWait warns of routes whose requests have no queue to wait in while
+// the breaker of their upstream is open.
+func (d *decoder) warnCannotWait(c *Config, upstreams []*table) {
+	for i, u := range c.Upstreams {
+		if u.Breaker == nil || u.Breaker.WhenOpen != "wait" {
+			continue
+		}
+		for _, r := range c.Routes {
+			if r.Upstream == u.Name && !c.Holds(r) {
+				d.warn(upstreams[i].at("breaker", "when_open"), "the route %s has no limit with a queue, so its requests are refused instead; name one in its limits", r.Match)
+			}
+		}
+	}
+}
+
+// Holds reports whether requests of r can wait: one of its limits has a queue
+// and is not in dry run.
+func (c *Config) Holds(r Route) bool {
+	return slices.ContainsFunc(c.Limits, func(l Limit) bool {
+		return slices.Contains(r.Limits, l.Name) && l.Queue > 0 && !l.DryRun
+	})
 }
 
 // ratio reads a share of the whole: a number above 0, at most 1.
