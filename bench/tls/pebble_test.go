@@ -124,6 +124,15 @@ func (c *ca) start(t *testing.T) {
 	}
 	process := c.process
 	t.Cleanup(func() { process.Kill() })
+	// The port of its management may open later than the one of ACME.
+	for deadline := time.Now().Add(longest); ; time.Sleep(10 * time.Millisecond) {
+		if conn, err := net.Dial("tcp", c.mgmt); err == nil {
+			conn.Close()
+			return
+		} else if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
 }
 
 func (c *ca) kill(t *testing.T) {

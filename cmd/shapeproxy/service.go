@@ -349,7 +349,7 @@ func (s *service) serve() <-chan error {
 		s.tls.Start(s.listeners, s.plainListen) // connections of a CA wait until they are accepted
 	}
 	for _, l := range s.listeners {
-		start("clients", s.server.Server, l, s.server.TLSConfig != nil)
+		start("clients", s.server.Server, l, s.tls != nil) // s.server.TLSConfig is filled in by the first Serve
 	}
 	for _, l := range s.plainListen {
 		start("plain HTTP", s.plainServer, l, false)

@@ -102,7 +102,7 @@ func TestUnderSystemd(t *testing.T) {
 	cmd.Process.Signal(syscall.SIGTERM)
 	await("STOPPING=1")
 	if err := <-exited; err != nil {
-		t.Error(err)
+		t.Errorf("%v\n%s", err, log.String())
 	}
 	if _, err := os.Stat(socket); err != nil {
 		t.Errorf("systemd's socket file is gone: %v", err)
