@@ -23,10 +23,10 @@ var (
 	}).Parse(pageHTML))
 )
 
-// A timeline is what the page plots of one limit: for each stretch of time what
-// was offered, released and rejected a second, the greatest depth, and the
-// longest wait of those who were released.
-type timeline struct {
+// A Timeline is what is plotted of one limit: for each stretch of time what was
+// offered, released and rejected a second, the greatest depth, and the longest
+// wait of those who were released.
+type Timeline struct {
 	Name     string    `json:"name"`
 	Side     string    `json:"side"` // A or B where two are compared
 	Queue    bool      `json:"queue"`
@@ -38,8 +38,8 @@ type timeline struct {
 	Wait     []float64 `json:"wait"` // seconds
 }
 
-func (l *limitStats) timeline(side string) timeline {
-	t := timeline{Name: l.conf.Name, Side: side, Queue: l.conf.Queue > 0}
+func (l *limitStats) timeline(side string) Timeline {
+	t := Timeline{Name: l.conf.Name, Side: side, Queue: l.conf.Queue > 0}
 	each := time.Duration(l.of.bin).Seconds()
 	for i, b := range l.line {
 		t.Time = append(t.Time, (l.of.began+int64(i)*l.of.bin)/int64(time.Second))
@@ -50,6 +50,16 @@ func (l *limitStats) timeline(side string) timeline {
 		t.Wait = append(t.Wait, time.Duration(b.wait).Seconds())
 	}
 	return t
+}
+
+// Timeline is that of a limit; empty if the configuration has none of that name.
+func (r *Result) Timeline(limit string) Timeline {
+	for _, l := range r.stats.limits {
+		if l.conf.Name == limit {
+			return l.timeline("")
+		}
+	}
+	return Timeline{}
 }
 
 // HTML writes the report as one page that needs nothing from elsewhere.
@@ -80,7 +90,7 @@ func (r *Report) HTML(w io.Writer) error {
 		Routes        []routeRow
 		Upstreams     []upstreamRow
 		Keys          []limitRow
-		Timelines     []timeline
+		Timelines     []Timeline
 		Notes         []string
 	}
 	data.Report = r
