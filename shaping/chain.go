@@ -15,6 +15,7 @@ import (
 type Link struct {
 	Reject *limiter.Limit
 	Shared SharedLimit // of the store that Chain.Sharing was given
+	Places SharedPlaces
 	Queue  *Shaper
 }
 
@@ -102,6 +103,11 @@ func (w *walk) ask(ctx context.Context) (ok bool, err error) {
 	}
 	w.rejectDry()
 	w.rejectSharedDry()
+	if !w.takePlaces() {
+		w.release()
+		w.giveBack()
+		return false, nil
+	}
 	// Places that nobody may wait for are asked before those that one may.
 	for _, waits := range [...]bool{false, true} {
 		for i := range w.chain.links {
@@ -185,6 +191,7 @@ type walk struct {
 	since  time.Time          // the instant of those charges, by their store
 	dry    []rehearsed        // what shared limits in dry run have been charged
 	places []*bucket          // what is held until the request has ended
+	shares []func()           // the same of shared places, to give them back
 	last   int                // the link that was asked last
 	waited time.Duration      // in the queues behind it
 }
@@ -226,6 +233,9 @@ func (w *walk) enter(ctx context.Context, i int) (ok bool, err error) {
 func (w *walk) release() {
 	for _, b := range w.places {
 		b.done()
+	}
+	for _, release := range w.shares {
+		release()
 	}
 }
 
@@ -279,7 +289,7 @@ func (w *walk) mayPass() bool {
 		return true
 	}
 	d := &w.all[refuses]
-	if w.chain.links[refuses].Shared != nil {
+	if link := &w.chain.links[refuses]; link.Shared != nil || link.Places != nil {
 		*d = w.peekShared(refuses)
 	} else {
 		key := &w.req.Keys[refuses]
@@ -296,6 +306,10 @@ func (w *walk) mayPass() bool {
 func (l *Link) name() (name string, dryRun bool) {
 	if l.Queue != nil {
 		p := l.Queue.Policy()
+		return p.Name, p.DryRun
+	}
+	if l.Places != nil {
+		p := l.Places.Policy()
 		return p.Name, p.DryRun
 	}
 	var p limiter.Policy
@@ -387,7 +401,7 @@ func (w *walk) passed(p *limiter.Permit) {
 	}
 	p.All = w.decided()
 	p.Allowed = true
-	if len(w.places) > 0 {
+	if len(w.places)+len(w.shares) > 0 {
 		p.Done = w.release
 	}
 	for _, d := range p.All {
@@ -403,7 +417,7 @@ func (w *walk) passed(p *limiter.Permit) {
 func (w *walk) look(which func(*limiter.Decision) bool) {
 	for i, link := range w.chain.links {
 		d := &w.all[i]
-		if link.Shared != nil || !w.asked(i) || !which(d) {
+		if link.Shared != nil || link.Places != nil || !w.asked(i) || !which(d) {
 			continue
 		}
 		var now limiter.Decision

@@ -34,6 +34,18 @@ type SharedCharge struct {
 	Cost  int64
 }
 
+// SharedPlaces are a bound on how many requests are unfinished, over several
+// processes. They are safe for concurrent use.
+type SharedPlaces interface {
+	Policy() Policy
+	// Acquire takes a place for key, if one is free. It always answers, as
+	// SharedStore.Take does. A release that is not nil gives the place back, and
+	// is called once.
+	Acquire(key string) (d limiter.Decision, release func())
+	// Look says how things stand. It is not ok if that cannot be known now.
+	Look(key string) (d limiter.Decision, ok bool)
+}
+
 // Sharing returns the same Chain, whose Links may be limits of the store.
 func (c *Chain) Sharing(store SharedStore) *Chain {
 	d := *c
@@ -127,9 +139,33 @@ func (w *walk) lookShared(which func(*limiter.Decision) bool) {
 	}
 }
 
+// takePlaces takes a place of each shared limit that has them, those in dry run
+// last. It is not ok if one has none; what is held is then to be given back.
+func (w *walk) takePlaces() bool {
+	for _, dry := range [...]bool{false, true} {
+		for i, link := range w.chain.links {
+			if link.Places == nil || !w.asked(i) || link.Places.Policy().DryRun != dry {
+				continue
+			}
+			d, release := link.Places.Acquire(w.req.Keys[i].Value)
+			if w.all[i] = d; release != nil {
+				w.shares = append(w.shares, release)
+			}
+			if !d.Allowed && !dry {
+				return false
+			}
+		}
+	}
+	return true
+}
+
 // peekShared is how limit i of the store stands; no more than its name if that
 // cannot be known now.
 func (w *walk) peekShared(i int) limiter.Decision {
+	if places := w.chain.links[i].Places; places != nil {
+		d, _ := places.Look(w.req.Keys[i].Value)
+		return d
+	}
 	if d, ok := w.chain.shared.Look(nil, []SharedCharge{w.sharedCharge(i)}); ok {
 		return d[0]
 	}

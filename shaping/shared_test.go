@@ -1,6 +1,7 @@
 package shaping
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -172,5 +173,91 @@ func TestSharedLimitsOfAChain(t *testing.T) {
 				t.Errorf("%v %+v", err, p.All[0])
 			}
 		})
+	})
+}
+
+// sharedPlaces are places in this process, which a Chain must treat as ones that
+// are elsewhere.
+type sharedPlaces struct {
+	policy Policy
+	held   int
+	asked  int
+}
+
+func (p *sharedPlaces) Policy() Policy { return p.policy }
+
+func (p *sharedPlaces) Acquire(string) (d limiter.Decision, release func()) {
+	p.asked++
+	d = limiter.Decision{Policy: p.policy.Name, DryRun: p.policy.DryRun, Limit: int64(p.policy.MaxInFlight), At: time.Now()}
+	if p.held >= p.policy.MaxInFlight {
+		d.Reason, d.RetryAfter = limiter.ReasonLimit, time.Second
+		return d, nil
+	}
+	p.held++
+	d.Allowed = true
+	return d, func() { p.held-- }
+}
+
+func (p *sharedPlaces) Look(string) (limiter.Decision, bool) { return limiter.Decision{}, false }
+
+// TestSharedPlacesOfAChain: they are given back whatever becomes of the request,
+// once, and a limit in reject mode gets back what it was charged if there is no
+// place.
+func TestSharedPlacesOfAChain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := limiter.NewMemory()
+		reject, err := memory.NewLimit(limiter.Policy{Name: "reject", Algorithm: limiter.TokenBucket, Rate: limiter.Rate{Count: 1, Per: time.Hour}, Burst: 100})
+		if err != nil {
+			t.Fatal(err)
+		}
+		queue, err := New(Policy{Name: "queue", Rate: limiter.Rate{Count: 1, Per: time.Minute}, Burst: 1, Queue: 1, MaxWait: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		binds := &sharedPlaces{policy: Policy{Name: "places", MaxInFlight: 2}}
+		dry := &sharedPlaces{policy: Policy{Name: "dry", MaxInFlight: 1, DryRun: true}}
+		c := NewChain(memory, Link{Places: dry}, Link{Queue: queue}, Link{Places: binds}, Link{Reject: reject})
+		req := limiter.Request{Keys: make([]limiter.Key, 4)}
+		ask := func(ctx context.Context) limiter.Permit {
+			p, _ := c.Acquire(ctx, req)
+			return p
+		}
+
+		first := ask(t.Context())
+		if !first.Allowed || len(first.All) != 4 || binds.held != 1 || dry.held != 1 {
+			t.Fatalf("%+v, %d held", first, binds.held)
+		}
+		leaving, leave := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { ask(leaving); close(ended) }()
+		synctest.Wait()
+		if binds.held != 2 { // while it waits
+			t.Errorf("%d held", binds.held)
+		}
+		if p := ask(t.Context()); p.Allowed || p.Policy != "places" || reject.Peek("", 1).Remaining != 98 {
+			t.Errorf("%+v, %d left", p, reject.Peek("", 1).Remaining)
+		}
+		asked := dry.asked
+		leave()
+		<-ended
+		if binds.held != 1 {
+			t.Errorf("%d held when one had left", binds.held)
+		}
+		go ask(t.Context())
+		synctest.Wait()
+		first.Release()
+		if binds.held != 1 || dry.held != 0 {
+			t.Errorf("%d and %d held when one had ended", binds.held, dry.held)
+		}
+		// Refused by the queue, which is full.
+		if p := ask(t.Context()); p.Policy != "queue" || binds.held != 1 || dry.asked != asked+2 {
+			t.Errorf("%+v, %d held, the dry run was asked %d times", p, binds.held, dry.asked-asked)
+		}
+		skip := limiter.Request{Keys: make([]limiter.Key, 4)}
+		skip.Keys[2].Skip, skip.Keys[1].Skip = true, true
+		if p, _ := c.Acquire(t.Context(), skip); !p.Allowed || binds.held != 1 {
+			t.Errorf("%+v, %d held", p, binds.held)
+		}
+		time.Sleep(time.Hour)
 	})
 }

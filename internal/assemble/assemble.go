@@ -191,6 +191,8 @@ func sameState(a, b config.Limit) bool {
 
 func (l *limit) build(s *System, shared *redisstore.Store) (err error) {
 	switch {
+	case l.conf.Shared && l.conf.Algorithm == limiter.Concurrency:
+		l.link.Places, err = shared.NewPlaces(QueuePolicy(l.conf), l.def)
 	case Queues(l.conf):
 		l.link.Queue, err = shaping.New(QueuePolicy(l.conf), shaping.WithAlarms(s.alarms))
 	case l.conf.Shared:
@@ -205,6 +207,8 @@ func (l *limit) adopt() error {
 	switch {
 	case l.link.Queue != nil:
 		return l.link.Queue.Adopt(QueuePolicy(l.conf))
+	case l.link.Places != nil:
+		return l.link.Places.(*redisstore.Places).Adopt(QueuePolicy(l.conf), l.def)
 	case l.link.Shared != nil:
 		return l.link.Shared.(*redisstore.Limit).Adopt(RejectPolicy(l.conf), l.def)
 	}
@@ -336,6 +340,9 @@ func (s *System) Limits() []limiter.Status {
 			if now.Paused {
 				st.Paused, st.Resumes = limiter.PausedByOperator, now.Resumes
 			}
+		} else if places := l.link.Places; places != nil {
+			st.Store, st.StoreDown, st.MaxInFlight = "redis", c.StoreDown, c.MaxInFlight
+			st.Keys, st.InFlight = places.(*redisstore.Places).Keys(), places.(*redisstore.Places).InFlight()
 		} else if shared := l.link.Shared; shared != nil {
 			st.Store, st.StoreDown = "redis", c.StoreDown
 			st.Keys, st.Evicted = shared.(*redisstore.Limit).Keys(), shared.(*redisstore.Limit).Evicted()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/shapeproxy/shapeproxy/internal/config"
 	"github.com/shapeproxy/shapeproxy/internal/redisstore"
+	"github.com/shapeproxy/shapeproxy/limiter"
 )
 
 // TellStore has f told how long each answer of the store of shared limits took.
@@ -59,8 +60,14 @@ func endSharing(of, other *generation) {
 		return
 	}
 	for _, l := range of.limits {
-		if l.link.Shared != nil && !slices.ContainsFunc(other.limits, func(o *limit) bool { return o.link.Shared == l.link.Shared }) {
+		if slices.ContainsFunc(other.limits, func(o *limit) bool { return o.link == l.link }) {
+			continue
+		}
+		if l.link.Shared != nil {
 			l.link.Shared.(*redisstore.Limit).Drop()
+		}
+		if l.link.Places != nil {
+			l.link.Places.(*redisstore.Places).Drop()
 		}
 	}
 }
@@ -81,8 +88,8 @@ func definitions(c *config.Config) map[string]redisstore.Definition {
 		queues := slices.ContainsFunc(c.Limits, func(l config.Limit) bool { return Queues(l) && slices.Contains(r.Limits, l.Name) })
 		first := ""
 		for _, name := range r.Limits {
-			if byName[name] == nil {
-				continue
+			if byName[name] == nil || byName[name].Algorithm == limiter.Concurrency {
+				continue // places are asked in a call of their own
 			}
 			givenBack[name] = givenBack[name] || queues
 			if first == "" {

@@ -184,9 +184,7 @@ func (t *table) shareable(l *Limit) {
 	}
 	switch err := sharedLimits(l); {
 	case l.Queue > 0:
-		t.bad("store", "a queue is each proxy's own; remove it, and give each proxy its part of the rate, or remove queue to refuse at once instead")
-	case l.Algorithm == limiter.Concurrency:
-		t.bad("store", "what is unfinished is counted by each proxy for itself; remove it, and give each proxy its part of max_in_flight")
+		t.bad("store", "a queue is each proxy's own; remove it, and give each proxy its part of the rate or of max_in_flight, or remove queue to refuse at once instead")
 	case err != nil:
 		t.bad("store", "%s", err)
 	}

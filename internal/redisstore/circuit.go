@@ -65,6 +65,9 @@ func (c *circuit) run(ctx context.Context) {
 			return
 		}
 		c.tell(err, !known)
+		if err == nil {
+			c.store.keep()
+		}
 		if !known {
 			close(c.known)
 			known = true

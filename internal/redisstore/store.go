@@ -39,6 +39,8 @@ type Store struct {
 
 	sharing sync.Mutex // held while the number of proxies changes
 	limits  map[*Limit]struct{}
+	places  map[*Places]struct{}
+	serial  atomic.Uint64 // names places
 
 	// clock, in tests, is the server's time instead of the server's.
 	clock func() int64
@@ -70,6 +72,7 @@ func build(o Options, prelude string) *Store {
 	s := &Store{
 		options: o, script: rueidis.NewLuaScript(prelude + decideBody), id: rand.Text(), base: time.Now(),
 		slots: make(chan struct{}, inFlight), local: limiter.NewMemory(), limits: map[*Limit]struct{}{},
+		places: map[*Places]struct{}{},
 	}
 	s.ahead.Store(s.base.UnixMicro())
 	s.hashes.New = func() any { return hmac.New(sha256.New, o.HashKey) }
@@ -261,9 +264,9 @@ func (s *Store) Return(list []shaping.SharedCharge, at time.Time) {
 // a state is under another policy, or the calendar has turned a page.
 const attempts = 5
 
-// ask runs the script. An error says that nothing was decided as far as is known,
-// and has been noted.
-func (s *Store) ask(mode string, at int64, charges []charge, a *answer) error {
+// within has f call the server, for no longer than the timeout. An error says that
+// nothing was decided as far as is known, and has been noted.
+func (s *Store) within(f func(context.Context, rueidis.Client) error) error {
 	if !s.circuit.closed.Load() {
 		return errDown
 	}
@@ -283,44 +286,56 @@ func (s *Store) ask(mode string, at int64, charges []charge, a *answer) error {
 	if client == nil || !s.circuit.closed.Load() {
 		return errDown
 	}
-	now := s.serverTime()
-	var err error
-	for range attempts {
-		began := time.Now()
-		if err = s.run(ctx, *client, mode, at, now, charges, a); err != nil {
-			break
-		}
+	began := time.Now()
+	switch err := f(ctx, *client); {
+	case err == nil:
 		s.circuit.succeed()
 		if s.options.Answered != nil {
 			s.options.Answered(time.Since(began))
 		}
-		switch now = a.now; a.says {
-		case saysForeign:
-			for i := range charges {
-				c := &charges[i]
-				c.old, c.moved = a.states[i], ""
-				if c.old != "" && !prefixed(c.old, c.set.tag+" ") {
-					if c.moved = c.set.adopt(c.old, now); c.moved == "" {
-						// It says nothing, and goes with its time.
-						c.moved = c.set.fresh(now)
-					}
-				} else {
-					c.old = ""
-				}
-			}
-		case saysNoWindow:
-			s.noteTime(now)
-		default:
-			return nil
-		}
-		err = errAnswer
-	}
-	if harmless(err) {
+		return nil
+	case harmless(err):
 		s.logOdd(err)
-	} else {
+		return err
+	default:
 		s.circuit.fail(err)
+		return err
 	}
-	return err
+}
+
+// ask runs the script that decides.
+func (s *Store) ask(mode string, at int64, charges []charge, a *answer) error {
+	return s.within(func(ctx context.Context, client rueidis.Client) error {
+		now := s.serverTime()
+		for range attempts {
+			if err := s.run(ctx, client, mode, at, now, charges, a); err != nil {
+				return err
+			}
+			switch now = a.now; a.says {
+			case saysForeign:
+				for i := range charges {
+					charges[i].convert(a.states[i], now)
+				}
+			case saysNoWindow:
+				s.noteTime(now)
+			default:
+				return nil
+			}
+		}
+		return errAnswer
+	})
+}
+
+// convert has the next call bring a state that is under another policy over.
+func (c *charge) convert(state string, now int64) {
+	c.old, c.moved = state, ""
+	if c.old == "" || prefixed(c.old, c.set.tag+" ") {
+		c.old = ""
+		return
+	}
+	if c.moved = c.set.adopt(c.old, now); c.moved == "" {
+		c.moved = c.set.fresh(now) // it says nothing
+	}
 }
 
 // run is one call of the script.
