@@ -3,6 +3,7 @@ package assemble
 import (
 	"fmt"
 
+	"github.com/shapeproxy/shapeproxy/internal/redisstore"
 	"github.com/shapeproxy/shapeproxy/limiter"
 )
 
@@ -31,6 +32,8 @@ func (s *System) Key(name, key string) (limiter.Decision, error) {
 		return l.link.Queue.Peek(key), nil
 	case l.link.Reject != nil:
 		return l.link.Reject.Peek(key, 1), nil
+	case l.link.Shared != nil:
+		return l.link.Shared.(*redisstore.Limit).Peek(key)
 	default:
 		return limiter.Decision{}, elsewhere(name)
 	}
@@ -46,6 +49,8 @@ func (s *System) Reset(name, key string) error {
 		l.link.Queue.Forget(key)
 	case l.link.Reject != nil:
 		l.link.Reject.Forget(key)
+	case l.link.Shared != nil:
+		return l.link.Shared.(*redisstore.Limit).Forget(key)
 	default:
 		return elsewhere(name)
 	}

@@ -205,6 +205,13 @@ func TestRefusalsAreKnown(t *testing.T) {
 	if n := calls() - before; n > 20 {
 		t.Errorf("%d calls for a thousand refusals", n)
 	}
+	if d, err := l.Peek("k"); err != nil || !d.Peeked || d.Limit != 2 {
+		t.Errorf("%v %+v", err, d)
+	}
+	l.passes("k", 3)
+	if err := l.Forget("k"); err != nil || l.passes("k", 2) != 2 {
+		t.Errorf("%v, a key that was reset is refused", err)
+	}
 	// Another cost and another key are other questions.
 	if d, _ := s.Take(nil, []shaping.SharedCharge{{Limit: l, Key: "other", Cost: 2}}); !d[0].Allowed {
 		t.Errorf("%+v", d)
@@ -337,6 +344,12 @@ func TestNoServer(t *testing.T) {
 	}
 	if n := log.count("level=ERROR"); n != 1 {
 		t.Errorf("%d lines", n)
+	}
+	if _, err := l.Peek("k"); err == nil {
+		t.Error("looked at a key without a server")
+	}
+	if err := l.Forget("k"); err == nil {
+		t.Error("reset a key without a server")
 	}
 	server.Restart()
 	await(t, "the store is found", s.Up)

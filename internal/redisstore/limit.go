@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -9,8 +10,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/redis/rueidis"
+
 	"github.com/shapeproxy/shapeproxy/internal/keyed"
 	"github.com/shapeproxy/shapeproxy/limiter"
+	"github.com/shapeproxy/shapeproxy/shaping"
 )
 
 // Down says what a limit does while the server does not answer.
@@ -122,6 +126,37 @@ func (l *Limit) Adopt(p limiter.Policy, def Definition) error {
 	l.now.Store(set)
 	// What was refused until an instant may fit sooner now.
 	l.refused.Each(func(*refusal) bool { return false })
+	return nil
+}
+
+// errUnknown says that the server did not answer.
+var errUnknown = errors.New("the store does not answer, so nothing is known of the key; try again when it does")
+
+// Peek says what the limit would say to a request of cost 1, and takes nothing.
+func (l *Limit) Peek(key string) (limiter.Decision, error) {
+	d, ok := l.store.Look(nil, []shaping.SharedCharge{{Limit: l, Key: key, Cost: 1}})
+	if !ok {
+		return limiter.Decision{}, errUnknown
+	}
+	return d[0], nil
+}
+
+// Forget makes key as good as new, on the server and here. Other proxies may
+// refuse it for longestRefusal still.
+func (l *Limit) Forget(key string) error {
+	set := l.now.Load()
+	hash := l.store.hashOf(set.CountedBy, key)
+	err := l.store.within(func(ctx context.Context, client rueidis.Client) error {
+		return client.Do(ctx, client.B().Del().Key(set.before+hash+set.after).Build()).Error()
+	})
+	if err != nil {
+		return errUnknown
+	}
+	l.local.Forget(key)
+	shard, h := l.refused.Shard(hash)
+	shard.Lock()
+	shard.Delete(h)
+	shard.Unlock()
 	return nil
 }
 
