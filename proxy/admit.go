@@ -70,10 +70,11 @@ func (x *exchange) look(found *lookup) {
 // bodyBegins waits for the first bytes of a body with a length, before its
 // request takes a turn or a place that others could use: a client that sends
 // none takes nothing. It does not wait where the request is going to be refused
-// at once, or the client waits for us. If it does not begin, the request is
-// answered.
+// at once, or the client waits for us, of which net/http tells nothing in
+// HTTP/2: to read would send the 100 before the turn. If it does not begin, the
+// request is answered.
 func (x *exchange) bodyBegins(keys []limiter.Key) bool {
-	if x.body == nil || x.body.patience == nil || x.r.ContentLength <= 0 || x.before != nil || x.r.Header.Get("Expect") != "" {
+	if x.body == nil || x.body.patience == nil || x.r.ProtoMajor != 1 || x.r.ContentLength <= 0 || x.before != nil || x.r.Header.Get("Expect") != "" {
 		return true
 	}
 	chain, ok := x.route.Limiter.(interface {

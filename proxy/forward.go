@@ -120,7 +120,8 @@ func (x *exchange) brokenBody() bool {
 	switch fault := x.body.fault(); {
 	case tooLarge(fault):
 		x.fail(http.StatusRequestEntityTooLarge, "http_request_error", "the body is larger than this route takes")
-	case fault == errSlowBody:
+	case fault == errSlowBody, x.body != nil && x.body.patience.gone():
+		// net/http ends the context too, and that may be seen first.
 		x.fail(http.StatusRequestTimeout, "http_request_error", "the body comes too slowly")
 	case x.r.Context().Err() != nil:
 		x.abandon()
