@@ -78,6 +78,9 @@ func FuzzAnswer(f *testing.F) {
 			t.Fatalf("net/http says %v", err)
 		}
 		body, err := io.ReadAll(theirs.Body)
+		if err != nil && strings.Contains(err.Error(), "suspiciously long trailer") {
+			return // which theirs says of one that ends in bare line feeds, as ours may, and of any beyond 4 KiB
+		}
 		if got.err == nil && (err != nil || string(body) != got.body) || !strings.HasPrefix(string(body), got.body) && !strings.HasPrefix(got.body, string(body)) {
 			t.Fatalf("body %q, %v, theirs %q, %v", got.body, got.err, body, err)
 		}
