@@ -44,6 +44,7 @@ var arrows = map[string][]string{
 	"internal/uplot":    nil,
 	"internal/identity": nil,
 	"internal/edge":     nil,
+	"internal/quota":    nil,
 
 	// What only tests import.
 	"limiter/limitertest":       {"limiter"},

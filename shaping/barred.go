@@ -5,13 +5,63 @@ import "time"
 // What a Line does about gates. Who waits behind one that is closed keeps its
 // place in the queue and is passed over; so no change of a gate moves anybody.
 
-// shut is the instant until which that gate is closed; 0 if it is open.
-func (l *Line[T]) shut(now int64, g *Gate) int64 {
-	if until := g.until(l.clock); until > now {
+// closed is the instant until which that gate is closed; 0 if it is open.
+func (l *Line[T]) closed(now int64, g *Gate) int64 {
+	if until := g.until(l.clock()); until > now {
 		return until
 	}
 	return 0
 }
+
+// shut is the instant until which e may not pass its gate, for it is closed or
+// for its quota; 0 if it may.
+func (l *Line[T]) shut(now int64, e Entrant) int64 {
+	until := l.closed(now, e.Gate)
+	if e.Paced {
+		if at := e.Gate.slot(l.owner, l.clock().at(now), 0); !at.IsZero() {
+			until = max(until, l.clock().of(at))
+		}
+	}
+	return until
+}
+
+// opened is the instant since which w may pass its gate, if it could not before;
+// else 0. Who came at that very instant was not the first who could leave.
+func (l *Line[T]) opened(now int64, w *Waiter[T]) int64 {
+	since := w.entrant.Gate.until(l.clock())
+	if w.entrant.Paced {
+		if at := w.entrant.Gate.since(l.clock().at(now)); !at.IsZero() {
+			since = max(since, l.clock().of(at))
+		}
+	}
+	if since < w.Came || since > now {
+		return 0
+	}
+	return since
+}
+
+// take lets e pass its gate. It is not ok if that has just let another pass.
+func (l *Line[T]) take(now int64, e Entrant) (ok bool) {
+	return !e.Paced || e.Gate.take(l.owner, l.clock().at(now))
+}
+
+// clock is what now is read from; nil if that is Unix time.
+func (l *Line[T]) clock() *clock {
+	if l.owner == nil {
+		return nil
+	}
+	return &l.owner.shaper.clock
+}
+
+// A passage is a gate as somebody passes it who waits.
+type passage struct {
+	gate  *Gate
+	paced bool
+}
+
+func (e *Entrant) passage() passage { return passage{e.Gate, e.Paced} }
+
+func (p passage) entrant() Entrant { return Entrant{Gate: p.gate, Paced: p.paced} }
 
 // A stand is how many wait for one gate, and what they cost.
 type stand struct {
@@ -21,30 +71,34 @@ type stand struct {
 
 // stand notes that w waits for its gate, or with -1 that it does no more.
 func (l *Line[T]) stand(w *Waiter[T], by int) {
-	g := w.entrant.Gate
-	if g == nil {
+	if w.entrant.Gate == nil {
 		return
 	}
 	if l.gates == nil {
-		l.gates = make(map[*Gate]stand)
+		l.gates = make(map[passage]stand)
 	}
-	s := l.gates[g]
+	p := w.entrant.passage()
+	s := l.gates[p]
 	s.n, s.cost = s.n+by, s.cost+int64(by)*w.place.Cost
-	l.gates[g] = s
+	l.gates[p] = s
 	if s.n == 0 {
-		delete(l.gates, g)
+		delete(l.gates, p)
 	}
 	if len(l.gates) == 0 {
 		l.gates = nil
 	}
 }
 
-// barred is how many wait behind gates that are closed, what they cost, and the
-// instant at which the first of these opens.
+// barred is how many wait who may not pass their gates, what they cost, and the
+// instant at which the first of these is open, as far as is known.
 func (l *Line[T]) barred(now int64) (n int, cost, opens int64) {
 	opens = Endless
-	for g, s := range l.gates {
-		if until := l.shut(now, g); until != 0 {
+	for p, s := range l.gates {
+		until := l.closed(now, p.gate)
+		if until == 0 {
+			until = l.shut(now, p.entrant()) // only now does the line take its turn at the quota
+		}
+		if until != 0 {
 			n, cost = n+s.n, cost+s.cost
 			opens = min(opens, until)
 		}
@@ -52,16 +106,36 @@ func (l *Line[T]) barred(now int64) (n int, cost, opens int64) {
 	return n, cost, opens
 }
 
-// wait is how long a request of that cost waits that comes at now, wants to pass
-// g, and finds some before it that cost so much. Those of them that are for g
-// leave when it opens at the earliest.
-func (l *Line[T]) wait(now int64, g *Gate, before, cost int64) time.Duration {
+// ready tells the gates whether the line would let somebody pass but for their
+// quotas.
+func (l *Line[T]) ready(now int64) {
+	due := l.pace.Due(now, 1) <= now
+	for p := range l.gates {
+		if p.paced {
+			p.gate.queue(l.owner, l.clock().at(now), due && l.closed(now, p.gate) == 0)
+		}
+	}
+}
+
+// wait is how long e waits if it comes at now and finds some before it that cost
+// so much. Those of them that are for the same gate leave when it opens at the
+// earliest, and no faster than its quota allows.
+func (l *Line[T]) wait(now int64, e Entrant, before, cost int64) time.Duration {
 	wait := l.pace.Wait(now, before, l.first(now, before, cost), cost)
-	until := l.shut(now, g)
-	if until == 0 || until == Endless {
+	if e.Gate == nil {
 		return wait
 	}
-	return max(wait, l.pace.waitFrom(now, until, min(before, l.gates[g].cost), cost))
+	same := l.gates[e.passage()]
+	if until := l.shut(now, e); until != 0 && until != Endless {
+		wait = max(wait, l.pace.waitFrom(now, until, min(before, same.cost), cost))
+	}
+	if e.Paced {
+		// Each that costs something is one request.
+		if at := e.Gate.slot(l.owner, l.clock().at(now), int(min(before, int64(same.n)))); !at.IsZero() {
+			wait = max(wait, time.Duration(l.clock().of(at)-now))
+		}
+	}
+	return wait
 }
 
 // place is how long it takes until some have left that cost so much, and one more
@@ -76,8 +150,8 @@ func (l *Line[T]) place(now, before, cost int64) time.Duration {
 // Late takes out those behind g whose turns have moved beyond their patience
 // because it is closed, so that they can be told at once.
 func (l *Line[T]) Late(now int64, g *Gate) []*Waiter[T] {
-	until := l.shut(now, g)
-	if until == 0 || until == Endless || l.gates[g].n == 0 {
+	until := l.closed(now, g)
+	if until == 0 || until == Endless || l.gates[passage{g, true}].n+l.gates[passage{g, false}].n == 0 {
 		return nil
 	}
 	var late []*Waiter[T]

@@ -157,7 +157,9 @@ func (b *bucket) leaveLocked(now int64) {
 			close(w.Value.done)
 			continue
 		}
-		b.line.Leave(now)
+		if b.line.Leave(now) == nil {
+			continue // its gate has just let another line's pass
+		}
 		b.endLocked(w, now, limiter.ReasonNone)
 		close(w.Value.done)
 	}
@@ -307,5 +309,8 @@ func (c *clock) of(t time.Time) int64 {
 }
 
 func (c *clock) at(now int64) time.Time {
+	if c == nil {
+		return time.Unix(0, now)
+	}
 	return c.base.Add(time.Duration(now - c.base.UnixNano()))
 }

@@ -102,6 +102,7 @@ func (w *walk) ask(ctx context.Context) (ok bool, err error) {
 		return false, nil
 	}
 	w.rejectDry()
+	w.findPaced()
 	w.rejectSharedDry()
 	if !w.takePlaces() {
 		w.release()
@@ -121,6 +122,9 @@ func (w *walk) ask(ctx context.Context) (ok bool, err error) {
 			}
 		}
 	}
+	if w.paced < 0 {
+		w.gate.pass()
+	}
 	return true, nil
 }
 
@@ -138,20 +142,21 @@ func (c *Chain) Look(req limiter.Request) (p limiter.Permit) {
 // as that is known; 0 if one of them would refuse it.
 func (c *Chain) Foresee(req limiter.Request) time.Duration {
 	var d time.Duration
-	gate := c.gate(&req)
+	w := &walk{chain: c, req: &req, gate: c.gate(&req)}
+	w.findPaced()
 	for i, link := range c.links {
-		if link.Queue == nil || req.Keys[i].Skip || req.Keys[i].Missing {
+		if link.Queue == nil || !w.asked(i) {
 			continue
 		}
 		wait, ok := link.Queue.Foresee(Request{
 			Key: req.Keys[i].Value, Cost: req.Keys[i].Cost, Free: req.Keys[i].Free,
-			Class: c.class, Flow: req.Keys[i].Flow, MaxWait: req.Keys[i].MaxWait, Gate: gate,
+			Class: c.class, Flow: req.Keys[i].Flow, MaxWait: req.Keys[i].MaxWait, Gate: w.gate, Paced: i == w.paced,
 		})
 		if !ok {
 			return 0
 		}
 		if d += wait; wait > 0 {
-			gate = nil // by then it is open, as far as that is known
+			w.gate = nil // by then it is open, as far as that is known
 		}
 	}
 	return d
@@ -193,6 +198,7 @@ type walk struct {
 	places []*bucket          // what is held until the request has ended
 	shares []func()           // the same of shared places, to give them back
 	last   int                // the link that was asked last
+	paced  int                // the link that holds it to the pace of the gate; -1: none
 	waited time.Duration      // in the queues behind it
 }
 
@@ -202,7 +208,7 @@ func (w *walk) enter(ctx context.Context, i int) (ok bool, err error) {
 	key, d := &w.req.Keys[i], &w.all[i]
 	req := Request{
 		Key: key.Value, Cost: key.Cost, Free: key.Free, Gone: w.req.Gone,
-		Class: w.chain.class, Flow: key.Flow, MaxWait: key.MaxWait, Gate: w.gate,
+		Class: w.chain.class, Flow: key.Flow, MaxWait: key.MaxWait, Gate: w.gate, Paced: i == w.paced,
 	}
 	if req.MaxWait > 0 { // it is the client's, who does not begin anew at each queue
 		req.MaxWait = max(1, req.MaxWait-w.waited)
@@ -242,6 +248,26 @@ func (w *walk) release() {
 // waits reports whether a request may wait at the link.
 func (l *Link) waits() bool { return l.Queue.Policy().Queue > 0 }
 
+// findPaced finds the last link that may hold the request.
+func (w *walk) findPaced() {
+	w.paced = -1
+	for i := range w.chain.links {
+		if w.holds(i) {
+			w.paced = i
+		}
+	}
+}
+
+// holds reports whether the request may have to wait at link i.
+func (w *walk) holds(i int) bool {
+	link := &w.chain.links[i]
+	if link.Queue == nil || !w.asked(i) {
+		return false
+	}
+	p := link.Queue.Policy()
+	return p.Queue > 0 && !p.DryRun
+}
+
 // asked reports whether link i is to decide about the request.
 func (w *walk) asked(i int) bool {
 	return !w.req.Keys[i].Skip && !w.req.Keys[i].Missing
@@ -275,13 +301,10 @@ func (w *walk) mayPass() bool {
 	}
 	refuses := -1
 	for i, link := range w.chain.links {
-		if _, dry := link.name(); dry || !w.asked(i) {
-			continue
-		}
-		switch {
-		case link.Queue != nil && link.waits():
+		if w.holds(i) {
 			return true
-		case link.Queue == nil && refuses < 0:
+		}
+		if _, dry := link.name(); link.Queue == nil && !dry && w.asked(i) && refuses < 0 {
 			refuses = i
 		}
 	}

@@ -15,14 +15,21 @@ import (
 // who wait: those whose turn can no longer come within MaxWait are told at
 // once.
 //
+// Of what the upstream says is left of a quota, Heard makes a pace: what remains
+// then lasts until the reset.
+//
 // It is closed for one or more causes, and open when none is left. A nil *Gate
 // is always open. A Gate is safe for concurrent use.
 type Gate struct {
-	state atomic.Pointer[closure] // nil: never closed
+	state atomic.Pointer[closure]   // nil: never closed
+	slow  atomic.Bool               // a quota may bind
+	freed atomic.Pointer[time.Time] // when the last quota ended; nil: none has
 
-	mu     sync.Mutex // held while state is written
-	causes []cause
-	lines  map[*bucket]int // in which somebody waits to pass, and how many
+	mu          sync.Mutex // held while those above are written
+	causes      []cause
+	lines       map[*bucket]int // in which somebody waits to pass, and how many
+	sent, heard uint64          // numbers of requests
+	quota       quota
 }
 
 // A cause is why a gate is closed, and until when.
@@ -143,9 +150,13 @@ func (g *Gate) watch(b *bucket) {
 
 func (g *Gate) unwatch(b *bucket) {
 	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.lines[b]--; g.lines[b] == 0 {
+	left := g.lines[b] - 1
+	if g.lines[b] = left; left == 0 {
 		delete(g.lines, b)
+	}
+	g.mu.Unlock()
+	if left == 0 {
+		g.queue(b, time.Now(), false)
 	}
 }
 

@@ -53,8 +53,8 @@ type Line[T any] struct {
 
 	ghosts ghosts
 
-	gates map[*Gate]stand // before which somebody waits; nil: none
-	clock *clock          // that now is read from; nil: Unix time
+	gates map[passage]stand // before which somebody waits; nil: none
+	owner *bucket           // whose clock it goes by, and who takes its turns at gates; nil: Unix time
 }
 
 // An Entrant is what matters of a request for its place.
@@ -68,6 +68,9 @@ type Entrant struct {
 	// the line allows; 0: no less. It includes the time of a pause.
 	MaxWait time.Duration
 	Gate    *Gate // that it has to pass; nil: none
+	// Paced: nothing holds it up between this line and the gate, so that the gate
+	// may hold it here to the pace of its quota.
+	Paced bool
 }
 
 // A Waiter is one request's place in a Line.
@@ -112,6 +115,9 @@ func (l *Line[T]) Enter(now int64, e Entrant, v T) (verdict Verdict, w, out *Wai
 	case verdict.Reason != limiter.ReasonNone:
 		return verdict, nil, nil
 	case !verdict.Queued:
+		if !l.take(now, e) {
+			return l.Enter(now, e, v) // the gate has just let another line's pass
+		}
 		l.pace.Pass(now, l.cost(e))
 		return verdict, nil, nil
 	}
@@ -198,11 +204,7 @@ func (l *Line[T]) Due(now int64) int64 {
 	if w == nil {
 		return l.pace.Due(now, l.ghosts.head())
 	}
-	opened := w.entrant.Gate.until(l.clock)
-	if opened < w.Came || opened > now {
-		opened = 0
-	}
-	return l.pace.dueSince(now, opened, w.place.Cost)
+	return l.pace.dueSince(now, l.opened(now, w), w.place.Cost)
 }
 
 // Wake is the instant at which something is due for those who wait: the head
@@ -212,8 +214,13 @@ func (l *Line[T]) Wake(now int64) int64 {
 		return Endless
 	}
 	at := l.Due(now)
+	if l.gates != nil {
+		l.ready(now)
+	}
 	if l.head == nil {
-		_, _, at = l.barred(now)
+		if at = l.pace.Due(now, 1); at <= now { // else the line takes its turn at quotas then
+			_, _, at = l.barred(now)
+		}
 	} else if least, _ := l.queue.Costs(); least < l.head.place.Cost {
 		// One that is cheaper may become the head, and be due.
 		_, _, opens := l.barred(now)
@@ -244,9 +251,9 @@ func (l *Line[T]) Oldest() int64 {
 // gate.
 func (l *Line[T]) Head(now int64) (w *Waiter[T]) {
 	p := l.queue.Next(now)
-	if p != nil && l.gates != nil && l.shut(now, p.Value.entrant.Gate) != 0 {
-		if g := p.Value.entrant.Gate; len(l.gates) > 1 || l.gates[g].n < l.queue.Len() {
-			p = l.queue.First(now, func(p *queue.Place[*Waiter[T]]) bool { return l.shut(now, p.Value.entrant.Gate) == 0 })
+	if p != nil && l.gates != nil && l.shut(now, p.Value.entrant) != 0 {
+		if l.gates[p.Value.entrant.passage()].n < l.queue.Len() {
+			p = l.queue.First(now, func(p *queue.Place[*Waiter[T]]) bool { return l.shut(now, p.Value.entrant) == 0 })
 		} else {
 			p = nil
 		}
@@ -268,10 +275,14 @@ func (l *Line[T]) Leave(now int64) *Waiter[T] {
 	if w == nil || l.Due(now) > now {
 		return nil
 	}
+	opened := l.opened(now, w)
+	if !l.take(now, w.entrant) {
+		return nil
+	}
 	l.queue.Take(&w.place)
 	l.stand(w, -1)
 	l.heap(w).remove(w)
-	if opened := w.entrant.Gate.until(l.clock); opened >= w.Came { // who came at that very instant was not the first who could leave
+	if opened != 0 {
 		l.pace.reopened(opened)
 	}
 	l.pace.Leave(now, w.place.Cost)
@@ -304,7 +315,7 @@ func (l *Line[T]) Expire(now int64) (*Waiter[T], limiter.Reason) {
 	}
 	l.Cancel(w)
 	switch {
-	case l.pace.slowed >= w.Came, w.own && l.pace.stopped(now, w.Came), w.entrant.Gate.until(l.clock) > w.Came:
+	case l.pace.slowed >= w.Came, w.own && l.pace.stopped(now, w.Came), w.entrant.Gate.until(l.clock()) > w.Came:
 		return w, limiter.ReasonPaused
 	case l.left-w.left+kept > w.before:
 		return w, limiter.ReasonQueueFull

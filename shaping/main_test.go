@@ -94,7 +94,7 @@ func (s *scene) start1(key string, gone func() bool) *asked {
 	s.asked = append(s.asked, a)
 	gate := s.gate
 	go func() {
-		grant, err := s.Acquire(ctx, shaping.Request{Key: key, Gone: gone, Gate: gate})
+		grant, err := s.Acquire(ctx, shaping.Request{Key: key, Gone: gone, Gate: gate, Paced: true})
 		a.decision, a.err = grant.Decision, err
 		grant.Release()
 		a.ended, a.over = s.since(), true

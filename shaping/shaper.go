@@ -129,7 +129,7 @@ type Request struct {
 	Key string // whose queue
 
 	// Gone reports whether the client has left although the context does not
-	// know. It is called at most once, just before the request would be
+	// know. It is called just before the request would be
 	// released after waiting, under the line's lock: it must not block. Nil:
 	// not asked.
 	Gone func() bool
@@ -145,10 +145,11 @@ type Request struct {
 	Flow    string        // who takes turns within a class
 	MaxWait time.Duration // how long this request would wait, if less than the policy allows; 0: no less
 	Gate    *Gate         // that it has to pass, except in a dry run; nil: none
+	Paced   bool          // nothing holds it up between here and the Gate; see Entrant
 }
 
 func (r *Request) entrant() Entrant {
-	return Entrant{Cost: r.Cost, Class: r.Class, Flow: r.Flow, MaxWait: r.MaxWait, Gate: r.Gate}
+	return Entrant{Cost: r.Cost, Class: r.Class, Flow: r.Flow, MaxWait: r.MaxWait, Gate: r.Gate, Paced: r.Paced}
 }
 
 // A Grant is a Shaper's answer to a Request.
@@ -285,7 +286,7 @@ func (s *Shaper) lock(key string) *bucket {
 func (s *Shaper) newBucket() *bucket {
 	r := s.rules.Load()
 	b := &bucket{shaper: s, rules: r, line: NewLine[turn](r.Terms())}
-	b.line.clock = &s.clock
+	b.line.owner = b
 	if r.pausedUntil != 0 {
 		b.line.Pause(s.clock.now(), r.pausedUntil)
 	}

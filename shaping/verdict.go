@@ -46,7 +46,7 @@ func (l *Line[T]) look(now int64, e Entrant) (v Verdict, before int64) {
 	if depth == 0 {
 		l.pace.idle(now)
 	}
-	shut := l.shut(now, e.Gate)
+	shut := l.shut(now, e)
 	if shut == 0 && (depth == 0 || l.gates != nil && l.Head(now) == nil) && l.pace.Due(now, cost) <= now {
 		return Verdict{}, 0
 	}
@@ -55,7 +55,7 @@ func (l *Line[T]) look(now int64, e Entrant) (v Verdict, before int64) {
 		// Sums stay numbers, though flows and classes do not count each other's.
 		// When all have left, it waits no longer than for a full bucket.
 		full := time.Duration(l.pace.intervals(l.pace.burst).ceil())
-		return Verdict{Reason: limiter.ReasonMaxWait, RetryAfter: max(1, l.wait(now, e.Gate, all, 1)+full)}, all
+		return Verdict{Reason: limiter.ReasonMaxWait, RetryAfter: max(1, l.wait(now, e, all, 1)+full)}, all
 	}
 	v.Ahead, before = l.queue.Ahead(e.Class, e.Flow, now)
 	v.Ahead, before = v.Ahead+l.ghosts.n, before+l.ghosts.cost
@@ -63,7 +63,7 @@ func (l *Line[T]) look(now int64, e Entrant) (v Verdict, before int64) {
 		barred, theirs, _ := l.barred(now)
 		v.Ahead, before = min(v.Ahead, l.queue.Len()-barred), min(before, l.queue.Cost()-theirs)
 	}
-	v.Queued, v.Wait = true, l.wait(now, e.Gate, before, cost)
+	v.Queued, v.Wait = true, l.wait(now, e, before, cost)
 	if depth >= l.capacity && l.queue.Victim(e.Class, e.Flow, now) == nil {
 		v.Reason, v.RetryAfter = limiter.ReasonQueueFull, l.room(now, depth, cost)
 		if shut != 0 && depth == 0 && l.pace.Due(now, cost) <= now {
@@ -82,9 +82,9 @@ func (l *Line[T]) look(now int64, e Entrant) (v Verdict, before int64) {
 		// instant if it came later. Not so with other flows: who joins their
 		// turns later joins them at the end as well. But once all who count as
 		// much would be in time, it would be too, whoever goes first.
-		v.RetryAfter = max(v.RetryAfter, l.wait(now, e.Gate, l.upTo(now, e), cost)-most)
+		v.RetryAfter = max(v.RetryAfter, l.wait(now, e, l.upTo(now, e), cost)-most)
 		if l.queue.Joined(e.Class, addTime(now, int64(v.RetryAfter))) {
-			v.RetryAfter = max(v.RetryAfter, l.wait(now, e.Gate, all, cost)-most)
+			v.RetryAfter = max(v.RetryAfter, l.wait(now, e, all, cost)-most)
 			if depth >= l.capacity { // nor need there be anybody then who would have to go for it
 				v.RetryAfter = max(v.RetryAfter, l.room(now, depth, cost))
 			}
@@ -114,7 +114,7 @@ func (l *Line[T]) upTo(now int64, e Entrant) int64 {
 	if l.pace.needs(l.cost(e)) > 1 {
 		cost = l.queue.Cost()
 	}
-	if l.gates != nil && l.shut(now, e.Gate) == 0 {
+	if l.gates != nil && l.shut(now, e) == 0 {
 		_, theirs, _ := l.barred(now)
 		cost = min(cost, l.queue.Cost()-theirs)
 	}
