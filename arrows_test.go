@@ -23,7 +23,7 @@ var arrows = map[string][]string{
 		"internal/config", "internal/edge", "proxy", "limiter",
 	},
 	"internal/assemble": {
-		"internal/config", "internal/identity", "internal/redisstore", "proxy", "shaping", "queue", "limiter",
+		"internal/config", "internal/identity", "internal/quota", "internal/redisstore", "proxy", "shaping", "queue", "limiter",
 	},
 	"internal/replay": {
 		"internal/assemble", "internal/config", "internal/identity", "internal/uplot", "proxy", "shaping", "queue", "limiter",

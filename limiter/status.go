@@ -46,6 +46,9 @@ type Status struct {
 	// upstream behind it said; empty if it is not paused.
 	Paused  string
 	Resumes time.Duration // until it goes on by itself; 0: it does not, or is not paused
+	// EffectivePerSecond is how many may leave now in a second, by what its upstream
+	// says too; meaningless without a Rate.
+	EffectivePerSecond float64
 
 	Depth      int           // requests waiting, over all keys
 	OldestWait time.Duration // how long the one has waited that waits longest, over all keys

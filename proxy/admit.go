@@ -13,13 +13,17 @@ import (
 // on.
 func (x *exchange) admitted(found *lookup) bool {
 	x.permit.Allowed = true
-	if x.route.Limiter == nil {
+	if x.route.Limiter == nil && x.route.Ask == nil {
 		return x.stillThere()
 	}
 	keys, err := x.identify(found)
 	if err != nil {
 		x.fail(http.StatusBadRequest, "http_request_error", err.Error())
 		return false
+	}
+	x.keys = keys
+	if x.route.Limiter == nil {
+		return x.stillThere()
 	}
 	if !x.bodyBegins(keys) {
 		return false

@@ -34,6 +34,9 @@ func (x *exchange) forward() {
 	if x.event.Departed = x.permit.Departed(); x.event.Departed.IsZero() {
 		x.event.Departed = time.Now()
 	}
+	if x.route.Ask != nil {
+		x.hear = x.route.Ask(x.keys)
+	}
 	up.inFlight.Add(1)
 	defer up.inFlight.Add(-1)
 	to := dispatch{up: up, body: x.body, leave: x.leaveBody, cut: cut, held: x.held(), gone: x.clientGone}
@@ -79,6 +82,9 @@ func (x *exchange) answered(res *http.Response) error {
 		x.becomeSocket(res)
 	}
 	x.event.UpstreamStatus = res.StatusCode
+	if x.hear != nil {
+		x.hear(res.StatusCode, res.Header)
+	}
 	x.dispatch.answered(res.StatusCode)
 	if len(res.Trailer) > 0 && x.r.Method != http.MethodHead {
 		// HTTP/2 has trailers beside a length; HTTP/1.1 behind chunks only.

@@ -84,12 +84,14 @@ type exchange struct {
 	r      *http.Request
 	to     target
 	route  *Route
-	body   *clientBody // nil: the request has none
+	body   *clientBody   // nil: the request has none
+	keys   []limiter.Key // nil: it has not been asked for any
 	permit limiter.Permit
 	event  Event
 	timed  context.Context // the request's, which the timeouts of the route and of the answer's body end
 
-	dispatch *dispatch // once it is forwarded
+	hear     func(status int, header http.Header) // nil: nobody does
+	dispatch *dispatch                            // once it is forwarded
 
 	peerTrusted bool
 	upgrade     bool       // it asks to become a WebSocket

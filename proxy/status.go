@@ -16,6 +16,10 @@ type UpstreamStatus struct {
 	Guarded   bool            // whether there are circuit breakers
 	Breaker   BreakerState    // of the address that lets most through, of those that are in; closed if none is
 	Refused   []Refusals      // for each reason
+
+	// What its owner has heard in its answers; see Route.Ask.
+	Throttled     uint64 // requests that it refused for there being too many
+	FieldsIgnored uint64 // fields about its limits that were malformed or contradicted others
 }
 
 // An AddressStatus is one address of an upstream.

@@ -59,6 +59,13 @@ func (g *Gate) Sent() uint64 {
 	return g.sent
 }
 
+// LastSent is the number of the last request that was sent.
+func (g *Gate) LastSent() uint64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.sent
+}
+
 // Heard takes note of what was left, in the answer to the request of that number,
 // until the quota is as good as new at reset. What was sent after that request
 // has been used too. The pace that follows lets one through in slowest at least;

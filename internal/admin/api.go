@@ -36,8 +36,9 @@ type limitJSON struct {
 	StoreDown string            `json:"store_down,omitempty"`
 	Routes    []string          `json:"routes"`
 
-	Paused  string  `json:"paused,omitempty"` // why nothing leaves the queue
-	Resumes float64 `json:"resumes_in_seconds,omitempty"`
+	Effective *float64 `json:"effective_rate,omitempty"` // requests a second
+	Paused    string   `json:"paused,omitempty"`         // why nothing leaves the queue
+	Resumes   float64  `json:"resumes_in_seconds,omitempty"`
 
 	Depth      int           `json:"depth"`
 	OldestWait float64       `json:"oldest_wait_seconds"`
@@ -78,7 +79,7 @@ func describe(s limiter.Status, d decisionsJSON) limitJSON {
 		return l
 	}
 	if l.Burst, l.Queue = s.Burst, &s.Queue; s.Rate.Count > 0 {
-		l.Rate = s.Rate.String()
+		l.Rate, l.Effective = s.Rate.String(), &s.EffectivePerSecond
 	}
 	if l.MaxPlaces = s.MaxInFlight; s.MaxInFlight > 0 {
 		l.InFlight = &s.InFlight

@@ -64,6 +64,7 @@ type upstream struct {
 	*proxy.Upstream
 	conf  config.Upstream
 	gates *shaping.Gates // before it; nil: none
+	ear   *ear           // nil: it is not obeyed
 }
 
 // A limit is one limit of the configuration with its live state.
@@ -72,6 +73,7 @@ type limit struct {
 	def    redisstore.Definition // of one that is shared
 	link   shaping.Link
 	routes []string
+	gates  []*shaping.Gates // behind it, those of each route; nil: none
 }
 
 // New returns a System that serves nothing yet. It must be closed.
@@ -141,6 +143,7 @@ func (s *System) Apply(c *config.Config) (err error) {
 		for _, name := range conf.Limits {
 			l := limits[name]
 			l.routes = append(l.routes, conf.Match)
+			l.gates = append(l.gates, upstreams[conf.Upstream].gates)
 			of = append(of, l)
 		}
 		site.Routes = append(site.Routes, s.route(conf, upstreams[conf.Upstream], setHeaders(c, conf.Upstream), of, c.Server.IPv6Prefix, c.Server.TrustedProxies, next.shared))
@@ -159,6 +162,11 @@ func (s *System) Apply(c *config.Config) (err error) {
 			s.left.add(l.conf.Name, l.link.Queue)
 		}
 	}
+	for _, u := range next.upstreams {
+		if u.ear != nil {
+			u.ear.obey.Store(&u.conf.Obey)
+		}
+	}
 	s.now.Store(next)
 	s.Proxy.Serve(site)
 	endSharing(old, next)
@@ -168,8 +176,12 @@ func (s *System) Apply(c *config.Config) (err error) {
 		}
 	}
 	for _, u := range old.upstreams {
-		if now := upstreams[u.conf.Name]; now == nil || now.Upstream != u.Upstream {
+		now := upstreams[u.conf.Name]
+		if now == nil || now.Upstream != u.Upstream {
 			u.Close()
+		}
+		if now == nil || now.ear != u.ear {
+			u.ear.close()
 		}
 	}
 	return nil
@@ -253,7 +265,10 @@ func (s *System) route(c config.Route, u *upstream, set []proxy.Field, limits []
 		Match: c.Match, Pattern: c.Pattern, Upstream: u.Upstream, Held: holds(limits), SetHeaders: set,
 		StripPrefix: c.StripPrefix, MaxBodyBytes: c.MaxBodyBytes, Timeout: c.Timeout, ServerTiming: c.ServerTiming,
 	}
-	if len(limits) == 0 {
+	ear := u.ear
+	if ear != nil {
+		r.Ask = ear.ask
+	} else if len(limits) == 0 {
 		return r
 	}
 	resolver := identity.Resolver{Trusted: trusted}
@@ -266,7 +281,9 @@ func (s *System) route(c config.Route, u *upstream, set []proxy.Field, limits []
 	if shared != nil {
 		chain = chain.Sharing(shared)
 	}
-	r.Limiter = chain
+	if len(limits) > 0 {
+		r.Limiter = chain
+	}
 	r.Identify = func(of proxy.Identity) ([]limiter.Key, error) {
 		src := identity.Source{
 			Request: of.Request, Client: of.Client, IPv6Prefix: ipv6Prefix,
@@ -285,7 +302,7 @@ func (s *System) route(c config.Route, u *upstream, set []proxy.Field, limits []
 			}
 			keys[i] = key
 		}
-		return keys, nil
+		return ear.key(keys, src), nil
 	}
 	return r
 }
@@ -349,6 +366,7 @@ func (s *System) Limits() []limiter.Status {
 		} else {
 			st.Keys, st.Evicted = l.link.Reject.Keys(), l.link.Reject.Evicted()
 		}
+		l.stands(&st)
 		s.left.count(&st)
 		all[i] = st
 	}
@@ -397,6 +415,9 @@ func (s *System) Upstreams() []proxy.UpstreamStatus {
 	all := make([]proxy.UpstreamStatus, len(g.upstreams))
 	for i, u := range g.upstreams {
 		all[i] = u.Status()
+		if e := u.ear; e != nil {
+			all[i].Throttled, all[i].FieldsIgnored = e.throttled.Load(), e.ignored.Load()
+		}
 	}
 	return all
 }
@@ -406,6 +427,7 @@ func (s *System) Upstreams() []proxy.UpstreamStatus {
 func (s *System) Close() {
 	for _, u := range s.now.Load().upstreams {
 		u.Close()
+		u.ear.close()
 	}
 	endSharing(s.now.Load(), &generation{})
 	_ = s.alarms.Close() // a descriptor of our own, which cannot fail to close

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/shapeproxy/shapeproxy/internal/config"
+	"github.com/shapeproxy/shapeproxy/limiter"
 	"github.com/shapeproxy/shapeproxy/proxy"
 	"github.com/shapeproxy/shapeproxy/shaping"
 )
@@ -17,14 +18,12 @@ import (
 // old one over where it would be the same. What its files hold is a part of the
 // table, so a new certificate makes a new upstream.
 func newUpstream(c config.Upstream, old *generation, log *slog.Logger) (*upstream, error) {
-	u := &upstream{conf: c}
+	u := &upstream{conf: c, gates: gates(c, old)}
+	u.ear = newEar(u, old, log)
 	for _, before := range old.upstreams {
 		if sameUpstream(before.conf, c) {
-			u.Upstream, u.gates = before.Upstream, before.gates
+			u.Upstream = before.Upstream
 			return u, nil
-		}
-		if before.conf.Name == c.Name {
-			u.gates = before.gates // those who wait there have it before them
 		}
 	}
 	secure, err := clientTLS(c)
@@ -44,9 +43,6 @@ func newUpstream(c config.Upstream, old *generation, log *slog.Logger) (*upstrea
 			Probes: b.Probes, Statuses: b.Statuses,
 		}
 		if b.WhenOpen == "wait" {
-			if u.gates == nil {
-				u.gates = shaping.NewGates()
-			}
 			o.Gate = u.gates.Of("")
 		}
 	}
@@ -57,10 +53,28 @@ func newUpstream(c config.Upstream, old *generation, log *slog.Logger) (*upstrea
 	return u, nil
 }
 
+// gates are those before an upstream of that table, or the old ones, before which
+// those stand who wait: nil, if nothing would close them.
+func gates(c config.Upstream, old *generation) *shaping.Gates {
+	if !c.Obey.On && (c.Breaker == nil || c.Breaker.WhenOpen != "wait") {
+		return nil
+	}
+	for _, before := range old.upstreams {
+		if before.conf.Name == c.Name && before.gates != nil && before.conf.Obey.By.String() == c.Obey.By.String() {
+			return before.gates
+		}
+	}
+	if len(c.Obey.By.Parts()) > 0 {
+		return shaping.NewKeyedGates(limiter.DefaultMaxKeys)
+	}
+	return shaping.NewGates()
+}
+
 // sameUpstream reports whether connections of a serve b: what is set on
-// requests belongs to the route.
+// requests belongs to the route, and what is heard of it to its ear.
 func sameUpstream(a, b config.Upstream) bool {
 	a.SetHeaders, b.SetHeaders = nil, nil
+	a.Obey, b.Obey = config.Obey{}, config.Obey{}
 	return reflect.DeepEqual(a, b)
 }
 

@@ -102,7 +102,8 @@ type Upstream struct {
 	TLS                   UpstreamTLS
 	Health                Health
 	Breaker               *Breaker // nil: none
-	MaxIdleConns          int      // of each address
+	Obey                  Obey
+	MaxIdleConns          int // of each address
 	IdleConnTimeout       time.Duration
 	SetHeaders            []Header // in order of name; values may be secret
 }

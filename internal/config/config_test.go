@@ -102,6 +102,7 @@ func TestDefaults(t *testing.T) {
 			MaxIdleConns:          256,
 			IdleConnTimeout:       90 * time.Second,
 			Health:                Health{MaxFails: 3, FailTimeout: 10 * time.Second, Interval: 5 * time.Second, Timeout: 2 * time.Second, Fails: 3, Passes: 2},
+			Obey:                  Obey{On: true, Trust: true, MaxPause: 5 * time.Minute},
 		}},
 		Routes: []Route{{Match: "/", Pattern: "/", Upstream: "app", Priority: "normal"}},
 	}
@@ -168,6 +169,7 @@ func TestEveryField(t *testing.T) {
 			ResolveInterval: time.Minute, TLSHandshakeTimeout: 2 * time.Second, BodyTimeout: time.Hour, TLS: UpstreamTLS{ServerName: "billing.example.com"},
 			Health:   Health{MaxFails: 1, FailTimeout: time.Minute, Path: "/up?x", Interval: time.Second, Timeout: 500 * time.Millisecond, Fails: 2, Passes: 1},
 			Breaker:  &Breaker{FailureRatio: 0.2, Window: 30 * time.Second, MinRequests: 5, OpenFor: time.Minute, Probes: 1, Statuses: []int{503}, WhenOpen: "wait"},
+			Obey:     Obey{On: true, MaxPause: time.Minute},
 			SendHost: "client", DialTimeout: time.Second, ResponseHeaderTimeout: 2 * time.Minute, MaxIdleConns: 16, IdleConnTimeout: 30 * time.Second,
 			SetHeaders: []Header{{"Authorization", "Bearer k"}, {"X-Via", "shapeproxy"}},
 		},
@@ -175,6 +177,7 @@ func TestEveryField(t *testing.T) {
 		defaultUpstream("grpc.v1"),
 	}
 	upstreams[1].Scheme, upstreams[1].SendHost, upstreams[1].Places = "http", "app.example.com", []Place{{UnixSocket: "/run/app.sock", Host: "localhost"}}
+	upstreams[1].Obey.By = key("client-ip", "header:x-api-key")
 	upstreams[2].Scheme, upstreams[2].Places = "h2c", []Place{{Address: "[::1]:8081", Host: "[::1]:8081"}}
 	if !reflect.DeepEqual(c.Upstreams, upstreams) {
 		t.Errorf("got  %+v\nwant %+v", c.Upstreams, upstreams)

@@ -258,6 +258,9 @@ func (c *Config) explainRoute(r Route) []string {
 			lines[len(lines)-1] += "; meanwhile requests wait in their queue"
 		}
 	}
+	if len(r.Limits) > 0 && u.Obey.On {
+		lines = append(lines, u.Obey.explain())
+	}
 	if len(r.Limits) > 0 {
 		lines[1] = "limited by " + allOf(r.Limits)
 	}

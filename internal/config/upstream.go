@@ -24,6 +24,7 @@ func defaultUpstream(name string) Upstream {
 		MaxIdleConns:          256,
 		IdleConnTimeout:       90 * time.Second,
 		Health:                defaultHealth(),
+		Obey:                  defaultObey(),
 	}
 }
 
@@ -47,6 +48,7 @@ func (d *decoder) upstream(t *table, own []string) Upstream {
 	d.upstreamTLS(t, &u)
 	d.health(t, &u)
 	d.breaker(t, &u)
+	d.obey(t, &u.Obey, u.Breaker)
 	t.finish()
 	return u
 }

@@ -41,6 +41,14 @@ var (
 		"Whether the store of shared limits answers.", nil, nil)
 	certificateExpiry = prometheus.NewDesc("shapeproxy_certificate_expiry_timestamp_seconds",
 		"When the certificate ends that is shown for the domain, or from the file.", []string{"certificate"}, nil)
+	effectiveRate = prometheus.NewDesc("shapeproxy_effective_rate",
+		"Requests a second that the limit lets through now, by its own rate and by what its upstream says; 0 while it is paused.", []string{"limit"}, nil)
+	paused = prometheus.NewDesc("shapeproxy_paused",
+		"Whether the limit lets nothing through, as its upstream or an operator has asked for.", []string{"limit"}, nil)
+	upstreamThrottled = prometheus.NewDesc("shapeproxy_upstream_throttled_total",
+		"Requests that the upstream refused for there being too many.", []string{"upstream"}, nil)
+	upstreamFieldsIgnored = prometheus.NewDesc("shapeproxy_upstream_fields_ignored_total",
+		"Fields of the upstream about its limits that were malformed or contradicted others.", []string{"upstream"}, nil)
 	upstreamInFlight = prometheus.NewDesc("shapeproxy_upstream_in_flight",
 		"Requests at the upstream whose answers have not ended.", []string{"upstream"}, nil)
 	upstreamHealthy = prometheus.NewDesc("shapeproxy_upstream_healthy",
@@ -62,6 +70,7 @@ func (s state) Describe(ch chan<- *prometheus.Desc) {
 		queueDepth, queueCapacity, queueOldestWait, limitKeys, limitKeysEvicted, storeUp, certificateExpiry, upstreamInFlight,
 		upstreamHealthy, upstreamRefused, breakerState,
 		connections, connectionsRefused, connectionsCut,
+		effectiveRate, paused, upstreamThrottled, upstreamFieldsIgnored,
 	} {
 		ch <- d
 	}
@@ -74,6 +83,10 @@ func (s state) Collect(ch chan<- prometheus.Metric) {
 	for _, l := range s.limits() {
 		send(limitKeys, prometheus.GaugeValue, float64(l.Keys), l.Name)
 		send(limitKeysEvicted, prometheus.CounterValue, float64(l.Evicted), l.Name)
+		send(paused, prometheus.GaugeValue, number(l.Paused != ""), l.Name)
+		if l.Rate.Count > 0 {
+			send(effectiveRate, prometheus.GaugeValue, l.EffectivePerSecond, l.Name)
+		}
 		if l.Queue > 0 {
 			send(queueDepth, prometheus.GaugeValue, float64(l.Depth), l.Name)
 			send(queueCapacity, prometheus.GaugeValue, float64(l.Queue), l.Name)
@@ -104,6 +117,8 @@ func (s state) Collect(ch chan<- prometheus.Metric) {
 	}
 	for _, u := range s.upstreams() {
 		send(upstreamInFlight, prometheus.GaugeValue, float64(u.InFlight), u.Name)
+		send(upstreamThrottled, prometheus.CounterValue, float64(u.Throttled), u.Name)
+		send(upstreamFieldsIgnored, prometheus.CounterValue, float64(u.FieldsIgnored), u.Name)
 		for _, a := range u.Addresses {
 			healthy := 0.
 			if a.Healthy {
@@ -118,4 +133,11 @@ func (s state) Collect(ch chan<- prometheus.Metric) {
 			send(breakerState, prometheus.GaugeValue, float64(u.Breaker), u.Name)
 		}
 	}
+}
+
+func number(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
 }
