@@ -27,7 +27,9 @@ func TestAsk(t *testing.T) {
 			if keys[0].Value == "deaf" {
 				return nil
 			}
-			return func(status int, h http.Header) { heard = append(heard, http.StatusText(status)+" "+h.Get("Retry-After")) }
+			return func(status int, h http.Header) {
+				heard = append(heard, http.StatusText(status)+" "+h.Get("Retry-After"))
+			}
 		}
 		if limited {
 			l, err := limiter.New(limiter.Policy{Name: "one", Algorithm: limiter.FixedWindow, Limit: 1, Window: 1 << 40})
