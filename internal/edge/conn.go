@@ -54,6 +54,7 @@ func (c *Conn) Write(p []byte) (n int, err error) {
 		if taken == 0 || float64(taken) < float64(limits.MinSendRate)*most.Seconds() {
 			c.gate.slowRead.Add(1)
 			c.gate.log.Debug("a client is cut that reads too slowly", "taken", taken, "in", most.String())
+			c.abort()
 			return n, err
 		}
 	}
@@ -105,8 +106,9 @@ func (c *Conn) Close() error {
 	return c.Conn.Close()
 }
 
-// abort closes a connection that is refused: by a reset, which leaves nothing
-// behind in the kernel.
+// abort closes a connection that is refused, or of a client that does not read:
+// by a reset, which leaves nothing behind in the kernel. What is written would
+// stay there for as long as such a client likes.
 func (c *Conn) abort() {
 	if t, ok := c.Conn.(*net.TCPConn); ok {
 		_ = t.SetLinger(0)

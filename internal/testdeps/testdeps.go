@@ -20,6 +20,7 @@ var Programs = []struct{ Name, Purpose string }{
 	{"systemd-analyze", "the systemd units"},
 	{"pebble", "certificates from a real ACME server"},
 	{"varnishtest", "scenarios in raw bytes"},
+	{"slowhttptest", "clients that are slow on purpose"},
 }
 
 // Look returns the path of the program. Debian keeps servers in /usr/sbin,
