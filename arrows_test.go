@@ -19,7 +19,7 @@ const module = "github.com/shapeproxy/shapeproxy"
 // of files or of who watches.
 var arrows = map[string][]string{
 	"cmd/shapeproxy": {
-		"internal/assemble", "internal/admin", "internal/metrics", "internal/replay", "internal/nginxconf", "internal/autotls",
+		"internal/assemble", "internal/admin", "internal/metrics", "internal/replay", "internal/nginxconf", "internal/tracing", "internal/autotls",
 		"internal/config", "internal/edge", "proxy", "limiter",
 	},
 	"internal/assemble": {
@@ -29,6 +29,7 @@ var arrows = map[string][]string{
 		"internal/assemble", "internal/config", "internal/identity", "internal/uplot", "proxy", "shaping", "queue", "limiter",
 	},
 	"internal/nginxconf":  {"limiter"},
+	"internal/tracing":    {"proxy"},
 	"internal/redisstore": {"shaping", "limiter", "internal/keyed"},
 	"internal/metrics":    {"proxy", "shaping", "limiter"},
 	"internal/admin":      {"proxy", "shaping", "limiter"},
@@ -63,6 +64,7 @@ var soleImporters = map[string]string{
 	"github.com/spf13/cobra":         "cmd/shapeproxy",
 	"github.com/schollz/":            "cmd/shapeproxy",
 	"github.com/go-logfmt/":          "internal/replay",
+	"go.opentelemetry.io/":           "internal/tracing",
 	"github.com/tufanbarisyildirim/": "internal/nginxconf",
 	"github.com/BurntSushi/toml":     "internal/config",
 	"github.com/pelletier/go-toml":   "internal/config",

@@ -45,6 +45,9 @@ func (x *exchange) end() {
 	}
 	e.Duration = time.Since(e.Start)
 	x.proxy.observe.Done(e)
+	if span := x.traced(); span != nil {
+		span.End(e)
+	}
 	if p != nil {
 		panic(p)
 	}

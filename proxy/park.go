@@ -180,6 +180,9 @@ func (l *lot) gone(p *parked, conn net.Conn) {
 	e.decided(p.permit)
 	e.Duration = time.Since(e.Start)
 	l.proxy.observe.Done(e)
+	if t := l.proxy.tracer.Load(); t != nil && *t != nil {
+		(*t).Begin(nil, e).End(e)
+	}
 	l.proxy.running.Done()
 }
 

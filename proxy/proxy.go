@@ -37,6 +37,7 @@ type Site struct {
 // route's Limiter, and forwards or refuses. It is safe for concurrent use.
 type Proxy struct {
 	site    atomic.Pointer[Site]
+	tracer  atomic.Pointer[Tracer] // nil, or of nil: nobody follows
 	observe Observer
 	log     *slog.Logger
 	buffers buffers
@@ -92,6 +93,7 @@ type exchange struct {
 
 	hear     func(status int, header http.Header) // nil: nobody does
 	dispatch *dispatch                            // once it is forwarded
+	span     Span                                 // nil: not yet, or nobody follows
 
 	peerTrusted bool
 	upgrade     bool       // it asks to become a WebSocket

@@ -47,6 +47,9 @@ func (x *exchange) rewrite(in, out *http.Request) {
 	for _, field := range x.route.SetHeaders {
 		h[field.Name] = []string{field.Value}
 	}
+	if span := x.traced(); span != nil {
+		span.Sent(&x.event, h)
+	}
 }
 
 // setForwarded says who asked, for what host and how. A trusted peer's word is

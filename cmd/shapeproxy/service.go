@@ -22,6 +22,7 @@ import (
 	"github.com/shapeproxy/shapeproxy/internal/config"
 	"github.com/shapeproxy/shapeproxy/internal/edge"
 	"github.com/shapeproxy/shapeproxy/internal/metrics"
+	"github.com/shapeproxy/shapeproxy/internal/tracing"
 	"github.com/shapeproxy/shapeproxy/limiter"
 	"github.com/shapeproxy/shapeproxy/proxy"
 )
@@ -38,6 +39,7 @@ type service struct {
 	tally   *admin.Tally
 	admin   *admin.Admin
 	tls     *autotls.Source // nil: plain HTTP
+	tracer  *tracing.Tracer // nil: requests are not followed
 
 	started   *config.Config // what cannot change while it runs is that of this one
 	current   atomic.Pointer[config.Config]
@@ -95,6 +97,17 @@ func newService(c *config.Config, load func() (*config.Config, error), stderr io
 	}
 	if err := s.system.Restore(); err != nil {
 		s.log.Warn("the state file was restored in part", "error", err)
+	}
+	if c.Tracing.Endpoint != "" {
+		tracer, err := tracing.New(tracing.Options{
+			Endpoint: c.Tracing.Endpoint, Sample: c.Tracing.Sample, Version: versionString(), Log: s.log,
+		})
+		if err != nil {
+			s.system.Close()
+			return nil, err
+		}
+		s.tracer = tracer
+		s.system.Proxy.Trace(tracer)
 	}
 	s.metrics.Reloaded(true)
 
@@ -260,6 +273,7 @@ func needRestart(began, now *config.Config) []string {
 	differ("admin.pprof", began.Admin.Pprof, now.Admin.Pprof)
 	differ("server.state_file", began.Server.StateFile, now.Server.StateFile)
 	differ("server.state_interval", began.Server.StateInterval, now.Server.StateInterval)
+	differ("tracing", began.Tracing, now.Tracing)
 	differ("log.format", began.Log.Format, now.Log.Format)
 	differ("tls (on or off)", began.TLS.On(), now.TLS.On())
 	differ("tls (domains, email, ca, ca_root or storage)", began.TLS.ACME, now.TLS.ACME)
@@ -415,6 +429,11 @@ func (s *service) close() {
 	close(s.stopSaving)
 	s.saver.Wait()
 	s.system.Close()
+	if s.tracer != nil {
+		if err := s.tracer.Close(); err != nil {
+			s.log.Warn("the last spans could not be sent", "error", err)
+		}
+	}
 	if s.admin != nil {
 		s.endAdmin()
 		_ = s.adminServer.Close()

@@ -19,6 +19,7 @@ type Config struct {
 	Admin     Admin
 	Log       Log
 	TLS       TLS
+	Tracing   Tracing
 	Redis     Redis
 	Upstreams []Upstream // in the file's order
 	Limits    []Limit    // in the file's order
@@ -84,6 +85,12 @@ type ACME struct {
 // A Certificate names the PEM files of one certificate chain and its key.
 type Certificate struct {
 	Cert, Key string
+}
+
+// Tracing is the [tracing] table.
+type Tracing struct {
+	Endpoint string  // URL of a collector of OTLP over HTTP; empty: off
+	Sample   float64 // the share of traces that is recorded
 }
 
 // An Upstream is one [upstream.NAME] table.

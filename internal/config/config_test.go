@@ -86,9 +86,10 @@ func TestDefaults(t *testing.T) {
 			ShutdownTimeout:   30 * time.Second,
 			RateLimitHeaders:  []string{"ietf", "ietf-03"},
 		},
-		Admin: Admin{Listen: "127.0.0.1:9090"},
-		Log:   Log{Level: "info", Format: "text", Access: true},
-		Redis: Redis{Address: []string{"127.0.0.1:6379"}, Prefix: "shapeproxy", Timeout: 50 * time.Millisecond},
+		Admin:   Admin{Listen: "127.0.0.1:9090"},
+		Log:     Log{Level: "info", Format: "text", Access: true},
+		Redis:   Redis{Address: []string{"127.0.0.1:6379"}, Prefix: "shapeproxy", Timeout: 50 * time.Millisecond},
+		Tracing: Tracing{Sample: 1},
 		Upstreams: []Upstream{{
 			Name:                  "app",
 			Scheme:                "http",

@@ -58,6 +58,9 @@ func (c *Config) Explain() string {
 	} else {
 		fmt.Fprintf(&b, "X-Forwarded-For is believed from %s\n", trusted)
 	}
+	if c.Tracing.Endpoint != "" {
+		fmt.Fprintf(&b, "traces: %g%% of them are sent to %s\n", 100*c.Tracing.Sample, c.Tracing.Endpoint)
+	}
 	for _, w := range c.Warnings {
 		fmt.Fprintf(&b, "warning: %s\n", w)
 	}

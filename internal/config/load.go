@@ -94,6 +94,7 @@ func (d *decoder) config(root *table) *Config {
 	c.TLS = d.tls(root.sub("tls", "[tls]"), root.has("tls"), c.Server.Listen, c.Admin.Listen)
 	redis := root.sub("redis", "[redis]")
 	c.Redis = d.redis(redis)
+	c.Tracing = d.tracing(root.sub("tracing", "[tracing]"))
 	own := c.Server.Listen
 	if c.Admin.Listen != "" {
 		own = append(own[:len(own):len(own)], c.Admin.Listen)
