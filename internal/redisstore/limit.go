@@ -217,7 +217,7 @@ const longestRefusal = int64(time.Second)
 // refuses returns what the server would say to cost, if it is known that it
 // refuses.
 func (l *Limit) refuses(set *settings, hash string, now, cost int64, d *limiter.Decision) bool {
-	if cost <= 0 || set.GivenBack {
+	if cost <= 0 || set.GivenBack || l.refused.Len() == 0 {
 		return false
 	}
 	shard, h := l.refused.Shard(hash)

@@ -364,7 +364,7 @@ func (s *Store) run(ctx context.Context, client rueidis.Client, mode string, at,
 	if err != nil {
 		return err
 	}
-	*a = answer{}
+	*a = answer{numbers: make([]int64, 0, 3*len(charges))}
 	for i := range list {
 		if i >= 2 && a.says == saysForeign {
 			raw, err := list[i].ToString()
