@@ -72,6 +72,20 @@ func newPlan(c *config.Config) (*plan, error) {
 	return p, nil
 }
 
+// alone is the configuration without what would talk to anybody: a System of it
+// only says which routes and keys requests have.
+func alone(c *config.Config) *config.Config {
+	quiet := *c
+	quiet.Limits, quiet.Upstreams = slices.Clone(c.Limits), slices.Clone(c.Upstreams)
+	for i := range quiet.Limits {
+		quiet.Limits[i].Shared = false
+	}
+	for i := range quiet.Upstreams {
+		quiet.Upstreams[i].Health.Path = ""
+	}
+	return &quiet
+}
+
 func (p *plan) close() { p.system.Close() }
 
 // of is the ask of a logged request. Where the log does not tell the host it is

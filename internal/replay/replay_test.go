@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -289,5 +290,33 @@ func TestSuggest(t *testing.T) {
 				t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(test.want, "\n"))
 			}
 		})
+	}
+}
+
+// Health checks and Redis are for who runs the configuration: trying it on a log
+// connects to nobody.
+func TestTalksToNobody(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	came := make(chan struct{}, 1)
+	go func() {
+		if c, err := l.Accept(); err == nil {
+			c.Close()
+			came <- struct{}{}
+		}
+	}()
+	at := l.Addr().String()
+	c := load(t, "[redis]\naddress = [\""+at+"\"]\n[limit.l]\nalgorithm = \"token-bucket\"\nrate = \"1/s\"\nstore = \"redis\"\n"+
+		"[upstream.u]\nurl = \"http://"+at+"\"\nhealth = { path = \"/\", interval = \"100ms\" }\n[[route]]\nmatch = \"/\"\nupstream = \"u\"\nlimits = [\"l\"]\n")
+	if got := simulate(t, lines(0, 0, 0), Options{}, c).Limits["l"]; got.Admitted != 1 || got.Rejected["limit"] != 2 {
+		t.Errorf("%+v", got)
+	}
+	select {
+	case <-came:
+		t.Error("something connects")
+	case <-time.After(200 * time.Millisecond):
 	}
 }
