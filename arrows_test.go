@@ -32,7 +32,7 @@ var arrows = map[string][]string{
 	"internal/tracing":    {"proxy"},
 	"internal/redisstore": {"shaping", "limiter", "internal/keyed"},
 	"internal/metrics":    {"proxy", "shaping", "limiter"},
-	"internal/admin":      {"proxy", "shaping", "limiter"},
+	"internal/admin":      {"internal/uplot", "proxy", "shaping", "limiter"},
 	"internal/autotls":    {"internal/config", "internal/identity"},
 	"internal/config":     {"limiter", "internal/identity"},
 	"proxy":               {"limiter", "internal/h1"},
@@ -51,6 +51,7 @@ var arrows = map[string][]string{
 	"limiter/limitertest":       {"limiter"},
 	"internal/ledger":           {"limiter"},
 	"internal/redistest":        {"internal/testdeps"},
+	"internal/browsertest":      {"internal/testdeps"},
 	"internal/testdeps":         nil,
 	"internal/testdeps/missing": {"internal/testdeps"},
 	"deploy":                    nil, // nothing but tests

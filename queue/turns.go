@@ -9,7 +9,6 @@ import (
 	"iter"
 	"math"
 	"math/bits"
-	"slices"
 )
 
 // A Class is a priority: who is of a better class goes first.
@@ -22,6 +21,9 @@ const (
 	Low
 	classes = 3
 )
+
+// String is the class's word in the configuration.
+func (c Class) String() string { return [...]string{"high", "normal", "low"}[c] }
 
 // Turns lets out by class, within a class by turns between flows, and within a
 // flow first who came first. With one class and one flow it is a FIFO.
@@ -179,7 +181,8 @@ func (q *Turns[T]) First(now int64, may func(*Place[T]) bool) *Place[T] {
 	q.age(now)
 	for l := range q.levels {
 		for n := q.levels[l].ring.first; n != nil; n = n.next {
-			for p := range n.flow.at(Class(l)) {
+			for t := n.flow.at(Class(l)); t.has(); {
+				p := t.take()
 				if may(p) {
 					return p
 				}
@@ -190,23 +193,30 @@ func (q *Turns[T]) First(now int64, may func(*Place[T]) bool) *Place[T] {
 }
 
 // All are those who wait at now, in the order in which they leave if nobody
-// comes, gives up or comes to count better. It takes memory for each.
+// comes, gives up or comes to count better. To look at the first of them takes
+// time and memory for no more than those.
 func (q *Turns[T]) All(now int64) iter.Seq[*Place[T]] {
 	q.age(now)
 	return func(yield func(*Place[T]) bool) {
 		for l := range q.levels {
-			var flows [][]*Place[T]
+			var flows []turn[T] // those with more than has been yielded
 			for n := q.levels[l].ring.first; n != nil; n = n.next {
-				flows = append(flows, slices.Collect(n.flow.at(Class(l))))
+				t := n.flow.at(Class(l))
+				if !yield(t.take()) {
+					return
+				}
+				if t.has() {
+					flows = append(flows, t)
+				}
 			}
-			for turn := 0; len(flows) > 0; turn++ {
+			for len(flows) > 0 {
 				rest := flows[:0]
-				for _, f := range flows {
-					if !yield(f[turn]) {
+				for _, t := range flows {
+					if !yield(t.take()) {
 						return
 					}
-					if turn+1 < len(f) {
-						rest = append(rest, f)
+					if t.has() {
+						rest = append(rest, t)
 					}
 				}
 				flows = rest
@@ -215,29 +225,39 @@ func (q *Turns[T]) All(now int64) iter.Seq[*Place[T]] {
 	}
 }
 
-// at are the waiters of f that count as l, in order of arrival.
-func (f *flow[T]) at(l Class) iter.Seq[*Place[T]] {
-	return func(yield func(*Place[T]) bool) {
-		var next [classes]*Place[T]
-		for c := range f.own {
-			next[c] = f.own[c].first
-			for next[c] != nil && next[c].level < l { // of each class the first to come count best
-				next[c] = next[c].own.next
-			}
-		}
-		for {
-			var oldest *Place[T]
-			for _, p := range next {
-				if p != nil && p.level == l && (oldest == nil || p.seq < oldest.seq) {
-					oldest = p
-				}
-			}
-			if oldest == nil || !yield(oldest) {
-				return
-			}
-			next[oldest.class] = oldest.own.next
+// A turn walks through the waiters of a flow that count as one level, in order
+// of arrival.
+type turn[T any] struct {
+	level Class
+	next  [classes]*Place[T]
+}
+
+func (f *flow[T]) at(l Class) turn[T] {
+	t := turn[T]{level: l}
+	for c := range f.own {
+		t.next[c] = f.own[c].first
+		for t.next[c] != nil && t.next[c].level < l { // of each class the first to come count best
+			t.next[c] = t.next[c].own.next
 		}
 	}
+	return t
+}
+
+func (t *turn[T]) oldest() (oldest *Place[T]) {
+	for _, p := range t.next {
+		if p != nil && p.level == t.level && (oldest == nil || p.seq < oldest.seq) {
+			oldest = p
+		}
+	}
+	return oldest
+}
+
+func (t *turn[T]) has() bool { return t.oldest() != nil }
+
+func (t *turn[T]) take() *Place[T] {
+	p := t.oldest()
+	t.next[p.class] = p.own.next
+	return p
 }
 
 // oldest is the waiter of f that came first among those that count as l. Of each

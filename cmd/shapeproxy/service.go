@@ -129,7 +129,7 @@ func newService(c *config.Config, load func() (*config.Config, error), stderr io
 		Metrics: s.metrics.Handler(), Limits: s.system.Limits, Upstreams: s.system.Upstreams,
 		Tally: s.tally, Reload: s.reload, Uncertified: s.uncertified, Log: s.log,
 		Change: s.change, Pause: s.system.Pause, Resume: s.system.Resume,
-		Busiest: s.system.Busiest, Key: s.system.Key, Reset: s.system.Reset,
+		Busiest: s.system.Busiest, Key: s.system.Key, Reset: s.system.Reset, Waiting: s.system.Waiting,
 	})
 	adminCtx, endAdmin := context.WithCancel(context.Background())
 	s.endAdmin = endAdmin

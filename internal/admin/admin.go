@@ -13,6 +13,7 @@ import (
 
 	"github.com/shapeproxy/shapeproxy/limiter"
 	"github.com/shapeproxy/shapeproxy/proxy"
+	"github.com/shapeproxy/shapeproxy/shaping"
 )
 
 // Options says what an Admin shows and to whom. Metrics, Limits, Upstreams,
@@ -47,6 +48,9 @@ type Options struct {
 	Busiest func(limit string, n int) ([]limiter.Busy, error)
 	Key     func(limit, key string) (limiter.Decision, error)
 	Reset   func(limit, key string) error
+	// Waiting is at most n of those who wait in a queue; the error says why nobody
+	// can.
+	Waiting func(limit string, n int) ([]shaping.Waiting, error)
 	// Uncertified names the domains whose certificates are yet to come; nil: none
 	// are obtained. The proxy is not ready while there are such.
 	Uncertified func() []string
@@ -173,6 +177,8 @@ var endpoints = []endpoint{
 	{"GET", "/api/limits/{name}/keys", (*Admin).getKeys},
 	{"GET", "/api/limits/{name}/keys/{key}", (*Admin).getKey},
 	{"DELETE", "/api/limits/{name}/keys/{key}", (*Admin).deleteKey},
+	{"GET", "/api/limits/{name}/waiting", (*Admin).getWaiting},
+	{"GET", "/api/limits/{name}/refusals", (*Admin).getRefusals},
 	{"POST", "/api/reload", plain((*Admin).postReload)},
 	{"GET", "/api/events", plain((*Admin).getEvents)},
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/shapeproxy/shapeproxy/limiter"
+	"github.com/shapeproxy/shapeproxy/shaping"
 )
 
 const asJSON = "Content-Type: application/json"
@@ -44,6 +45,15 @@ func recording(done *[]string, log *bytes.Buffer) *Admin {
 			return d, nil
 		}
 		o.Reset = func(limit, key string) error { note("reset %s %s", limit, key); return nil }
+		o.Waiting = func(limit string, n int) ([]shaping.Waiting, error) {
+			if limit != "fragile" {
+				return nil, errors.New("the limit has no queue")
+			}
+			return []shaping.Waiting{
+				{Known: true, Flow: "12:198.51.100.720:a-tenant-with-a-name", Waited: 1500 * time.Millisecond},
+				{Class: 2, Waited: time.Second},
+			}[:min(n, 2)], nil
+		}
 	})
 }
 

@@ -90,7 +90,7 @@ func TestEventsEachSecond(t *testing.T) {
 		ended := listen(t.Context(), a, w)
 		first := w.next(t)
 		if first.Time != start.UnixMilli() || !first.Ready || len(first.Limits) != 3 ||
-			len(first.Upstreams) != 1 || first.Upstreams[0] != (liveUpstream{"billing", 3}) {
+			len(first.Upstreams) != 1 || first.Upstreams[0].Name != "billing" || first.Upstreams[0].InFlight != 3 {
 			t.Errorf("first event: %+v", first)
 		}
 		if l := first.Limits[0]; l.Name != "fragile" || l.PerSecond != 20 || l.Depth != 12 || len(l.Samples) != 1 || l.Samples[0].Depth != 12 {
@@ -111,7 +111,7 @@ func TestEventsEachSecond(t *testing.T) {
 		}
 		want := sample{
 			Time: second.Time, Depth: 12, OldestWait: .55,
-			Admitted: 3, Queued: 4, Rejected: 2, Gone: 1,
+			Admitted: 3, Queued: 4, Rejected: 2, Gone: 1, In: 10, Out: 7,
 		}
 		if l := second.Limits[0]; len(l.Samples) != 1 || l.Samples[0] != want {
 			t.Errorf("samples of the second event: %+v, want %+v", l.Samples, want)

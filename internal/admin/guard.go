@@ -43,13 +43,13 @@ func newGuard(listen string, hosts []string, token string) *guard {
 	return g
 }
 
-// A refusal is why the guard did not let a request through.
-type refusal struct {
+// A denial is why the guard did not let a request through.
+type denial struct {
 	status int
 	why    string
 }
 
-func (f *refusal) write(w http.ResponseWriter) {
+func (f *denial) write(w http.ResponseWriter) {
 	if f.status == http.StatusUnauthorized {
 		// Basic is for browsers, which have no other way to ask for a token.
 		w.Header().Add("WWW-Authenticate", `Bearer realm="shapeproxy"`)
@@ -59,27 +59,27 @@ func (f *refusal) write(w http.ResponseWriter) {
 }
 
 // check returns nil when r may go on.
-func (g *guard) check(r *http.Request) *refusal {
+func (g *guard) check(r *http.Request) *denial {
 	switch r.URL.Path {
 	case "/healthz", "/readyz": // probes know neither name nor token
 		return nil
 	case "/metrics":
 	default:
 		if !g.knows(r) {
-			return &refusal{http.StatusMisdirectedRequest, "unknown Host; use a loopback address, the address of [admin] listen, or add the name to [admin] hosts"}
+			return &denial{http.StatusMisdirectedRequest, "unknown Host; use a loopback address, the address of [admin] listen, or add the name to [admin] hosts"}
 		}
 	}
 	if g.asked && !g.holdsToken(r) {
-		return &refusal{http.StatusUnauthorized, "send the token of [admin] token_file as a bearer token, or as the password of HTTP Basic"}
+		return &denial{http.StatusUnauthorized, "send the token of [admin] token_file as a bearer token, or as the password of HTTP Basic"}
 	}
 	if err := g.origin.Check(r); err != nil {
-		return &refusal{http.StatusForbidden, "a page of another origin may not change anything here"}
+		return &denial{http.StatusForbidden, "a page of another origin may not change anything here"}
 	}
 	// A form cannot send JSON, so that even a browser without Sec-Fetch-Site
 	// has to ask first, and is not answered.
 	if r.ContentLength != 0 {
 		if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
-			return &refusal{http.StatusUnsupportedMediaType, "a body must be application/json"}
+			return &denial{http.StatusUnsupportedMediaType, "a body must be application/json"}
 		}
 	}
 	return nil

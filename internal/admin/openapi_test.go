@@ -11,6 +11,8 @@ import (
 	"github.com/getkin/kin-openapi/openapi3filter"
 	"github.com/getkin/kin-openapi/routers"
 	"github.com/getkin/kin-openapi/routers/legacy"
+
+	"github.com/shapeproxy/shapeproxy/limiter"
 )
 
 func description(t *testing.T) (*openapi3.T, routers.Router) {
@@ -68,9 +70,12 @@ func TestOpenAPIIsTrue(t *testing.T) {
 		{"GET /api/limits/per-client/keys?top=5", "", ""}, {"GET /api/limits/daily.quota/keys", "", ""}, {"GET /api/limits/fragile/keys", "", ""},
 		{"GET /api/limits/per-client/keys?top=x", "", ""}, {"GET /api/limits/none/keys", "", ""},
 		{"GET /api/limits/per-client/keys/costly", "", ""}, {"GET /api/limits/per-client/keys/id:0", "", ""},
+		{"GET /api/limits/fragile/waiting", "", ""}, {"GET /api/limits/per-client/waiting", "", ""}, {"GET /api/limits/none/waiting", "", ""},
+		{"GET /api/limits/fragile/refusals", "", ""}, {"GET /api/limits/none/refusals", "", ""},
 		{"DELETE /api/limits/per-client/keys/a", "", ""}, {"DELETE /api/limits/none/keys/a", "", ""},
 	} {
 		a = recording(&done, new(bytes.Buffer))
+		a.opts.Tally.Decided("/", []limiter.Decision{{Policy: "fragile", Reason: limiter.ReasonQueueFull}})
 		header := call.header
 		if header == "" {
 			header = "Accept: */*"

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/shapeproxy/shapeproxy/limiter"
+	"github.com/shapeproxy/shapeproxy/proxy"
 )
 
 const (
@@ -26,13 +27,39 @@ type snapshot struct {
 
 type liveLimit struct {
 	limitJSON
-	PerSecond float64  `json:"per_second"` // rate, or limit ÷ window, to draw beside the samples
-	Samples   []sample `json:"samples"`
+	PerSecond float64    `json:"per_second"`             // rate, or limit ÷ window, to draw beside the samples
+	Waits     *waitsJSON `json:"wait_seconds,omitempty"` // of a queue, in the last minute
+	Samples   []sample   `json:"samples"`
 }
 
 type liveUpstream struct {
-	Name     string `json:"name"`
+	Name      string                    `json:"name"`
+	InFlight  int64                     `json:"in_flight"`
+	Breaker   string                    `json:"breaker,omitempty"` // closed, half-open, open; if there is one
+	Addresses []liveAddress             `json:"addresses"`
+	Refused   map[limiter.Reason]uint64 `json:"refused"` // since the start, by the reasons that occurred
+}
+
+type liveAddress struct {
+	Address  string `json:"address"`
+	Healthy  bool   `json:"healthy"`
 	InFlight int64  `json:"in_flight"`
+}
+
+func liveUpstreamOf(u proxy.UpstreamStatus) liveUpstream {
+	l := liveUpstream{Name: u.Name, InFlight: u.InFlight, Addresses: make([]liveAddress, len(u.Addresses)), Refused: make(map[limiter.Reason]uint64)}
+	if u.Guarded {
+		l.Breaker = u.Breaker.String()
+	}
+	for i, a := range u.Addresses {
+		l.Addresses[i] = liveAddress(a)
+	}
+	for _, r := range u.Refused {
+		if r.Count > 0 {
+			l.Refused[r.Reason] = r.Count
+		}
+	}
+	return l
 }
 
 // A sample is one second of a limit: its queue at the end of it, and decisions
@@ -45,6 +72,11 @@ type sample struct {
 	Queued     float64 `json:"queued"`
 	Rejected   float64 `json:"rejected"`
 	Gone       float64 `json:"gone"`
+
+	// What came, and what was let go. Who waits has come and is not decided yet, so
+	// In is about right where a request waits in several queues.
+	In  float64 `json:"in"`
+	Out float64 `json:"out"`
 }
 
 // A track is what is remembered of one limit between ticks.
@@ -52,6 +84,8 @@ type track struct {
 	samples []sample // oldest first, at most samplesKept
 	at      time.Time
 	counted totals // at that time
+	depth   int    // at that time
+	waits   waitMinute
 }
 
 type totals struct{ admitted, queued, rejected, gone uint64 }
@@ -91,7 +125,7 @@ func (a *Admin) tick(now time.Time) {
 		Upstreams: make([]liveUpstream, len(upstreams)),
 	}
 	for i, u := range upstreams {
-		next.Upstreams[i] = liveUpstream{u.Name, u.InFlight}
+		next.Upstreams[i] = liveUpstreamOf(u)
 	}
 
 	a.mu.Lock()
@@ -101,10 +135,16 @@ func (a *Admin) tick(now time.Time) {
 		l := describe(s, a.opts.Tally.decisions(s.Name))
 		t := a.tracks[s.Name]
 		if t == nil {
-			t = &track{at: now, counted: l.Decisions.totals()}
+			t = &track{at: now, counted: l.Decisions.totals(), depth: l.Depth}
 		}
 		tracks[s.Name] = t
-		next.Limits[i] = liveLimit{limitJSON: l, PerSecond: perSecond(s), Samples: []sample{t.add(now, l)}}
+		live := liveLimit{limitJSON: l, PerSecond: perSecond(s), Samples: []sample{t.add(now, l)}}
+		if s.Queue > 0 {
+			waits := a.opts.Tally.waits(s.Name)
+			t.waits.add(&waits)
+			live.Waits = t.waits.percentiles()
+		}
+		next.Limits[i] = live
 	}
 	a.tracks, a.last = tracks, next
 	if len(a.subscribers) > 0 {
@@ -131,11 +171,16 @@ func (t *track) add(now time.Time, l limitJSON) sample {
 		Rejected: rate(total.rejected, t.counted.rejected, elapsed),
 		Gone:     rate(total.gone, t.counted.gone, elapsed),
 	}
+	s.Out = s.Admitted + s.Queued
+	s.In = s.Out + s.Rejected + s.Gone
+	if elapsed > 0 && !l.DryRun { // in a dry run nobody waits to be decided
+		s.In = max(0, s.In+float64(l.Depth-t.depth)/elapsed.Seconds())
+	}
 	if len(t.samples) == samplesKept {
 		t.samples = slices.Delete(t.samples, 0, 1)
 	}
 	t.samples = append(t.samples, s)
-	t.at, t.counted = now, total
+	t.at, t.counted, t.depth = now, total, l.Depth
 	return s
 }
 

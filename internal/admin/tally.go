@@ -3,13 +3,14 @@ package admin
 import (
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/shapeproxy/shapeproxy/limiter"
 	"github.com/shapeproxy/shapeproxy/proxy"
 )
 
-// A Tally is a proxy.Observer that counts what the limits decided, for the API
-// and the live page. It knows only the limits that Configure names, so no
+// A Tally is a proxy.Observer that counts what the limits decided, and keeps
+// the last refusals, for the API and the live page. It knows only the limits that Configure names, so no
 // request can make it grow. The zero Tally is ready for use, and safe for
 // concurrent use.
 type Tally struct {
@@ -28,6 +29,8 @@ var reasons = [...]limiter.Reason{
 type count struct {
 	admitted, queued, gone atomic.Uint64
 	rejected               [len(reasons)]atomic.Uint64
+	waits                  [waitBuckets]atomic.Uint64 // of those that were let go
+	refusals               refusals
 }
 
 // Configure names the limits to count, before they are asked. Those that were
@@ -52,7 +55,7 @@ func (t *Tally) count(limit string) *count {
 }
 
 // Decided implements proxy.Observer.
-func (t *Tally) Decided(_ string, decisions []limiter.Decision) {
+func (t *Tally) Decided(route string, decisions []limiter.Decision) {
 	for i := range decisions {
 		d := &decisions[i]
 		c := t.count(d.Policy)
@@ -62,14 +65,17 @@ func (t *Tally) Decided(_ string, decisions []limiter.Decision) {
 		switch d.Outcome() {
 		case limiter.OutcomeAdmitted:
 			c.admitted.Add(1)
+			c.waits[0].Add(1)
 		case limiter.OutcomeQueued:
 			c.queued.Add(1)
+			c.waits[waitBucket(d.Waited)].Add(1)
 		case limiter.OutcomeGone:
 			c.gone.Add(1)
 		case limiter.OutcomeRejected:
 			for r := range reasons {
 				if reasons[r] == d.Reason {
 					c.rejected[r].Add(1)
+					c.refusals.add(route, d.Reason, d.DryRun, time.Now())
 				}
 			}
 		}
@@ -93,4 +99,22 @@ func (t *Tally) decisions(limit string) decisionsJSON {
 		}
 	}
 	return d
+}
+
+// waits counts the waits of one limit by their length.
+func (t *Tally) waits(limit string) (counts [waitBuckets]uint64) {
+	if c := t.count(limit); c != nil {
+		for b := range counts {
+			counts[b] = c.waits[b].Load()
+		}
+	}
+	return counts
+}
+
+// refusals are the last of one limit, the newest first.
+func (t *Tally) refusals(limit string) []refusalJSON {
+	if c := t.count(limit); c != nil {
+		return c.refusals.newest()
+	}
+	return []refusalJSON{}
 }

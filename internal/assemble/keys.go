@@ -5,6 +5,7 @@ import (
 
 	"github.com/shapeproxy/shapeproxy/internal/redisstore"
 	"github.com/shapeproxy/shapeproxy/limiter"
+	"github.com/shapeproxy/shapeproxy/shaping"
 )
 
 // Busiest is at most n of the keys that a limit is asked about most, the busiest
@@ -55,6 +56,16 @@ func (s *System) Reset(name, key string) error {
 		return elsewhere(name)
 	}
 	return nil
+}
+
+// Waiting is at most n of those who wait in the queue of a limit; see
+// [shaping.Shaper.Waiting].
+func (s *System) Waiting(name string, n int) ([]shaping.Waiting, error) {
+	q, err := s.queue(name)
+	if err != nil {
+		return nil, err
+	}
+	return q.Waiting(n), nil
 }
 
 func unknown(name string) error { return fmt.Errorf("there is no limit %q", name) }

@@ -3,6 +3,7 @@ package assemble
 import (
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/shapeproxy/shapeproxy/shaping"
 )
@@ -58,5 +59,35 @@ key = "client-ip"
 				t.Error(err)
 			}
 		}
+	})
+}
+
+// Who waits can be seen, where somebody can wait.
+func TestWaitingAtALimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSystem(t)
+		s.mustApply(t, head+`limits = ["q", "r"]
+[limit.q]
+algorithm = "leaky-bucket"
+rate = "1/s"
+queue = 5
+[limit.r]
+algorithm = "leaky-bucket"
+rate = "1/s"
+`)
+		q := s.now.Load().limit("q").link.Queue
+		for range 3 {
+			go func() { _, _ = q.Acquire(t.Context(), shaping.Request{}) }()
+		}
+		synctest.Wait()
+		if all, err := s.Waiting("q", 10); err != nil || len(all) != 2 {
+			t.Errorf("%+v, %v; want two of three", all, err)
+		}
+		for _, name := range []string{"r", "x"} {
+			if _, err := s.Waiting(name, 10); err == nil {
+				t.Errorf("somebody waits at %q", name)
+			}
+		}
+		time.Sleep(2 * time.Second)
 	})
 }
