@@ -148,10 +148,7 @@ func (c *Chain) Foresee(req limiter.Request) time.Duration {
 		if link.Queue == nil || !w.asked(i) {
 			continue
 		}
-		wait, ok := link.Queue.Foresee(Request{
-			Key: req.Keys[i].Value, Cost: req.Keys[i].Cost, Free: req.Keys[i].Free,
-			Class: c.class, Flow: req.Keys[i].Flow, MaxWait: req.Keys[i].MaxWait, Gate: w.gate, Paced: i == w.paced,
-		})
+		wait, ok := link.Queue.Foresee(w.turn(i))
 		if !ok {
 			return 0
 		}
@@ -162,21 +159,24 @@ func (c *Chain) Foresee(req limiter.Request) time.Duration {
 	return d
 }
 
-// Refuses reports whether a request that came now would be refused at once. It
-// asks nothing, and changes nothing.
+// Refuses reports whether a request that came now would be refused at once, as
+// far as that is known here: what is shared is not asked, as that takes a call.
+// It takes nothing.
 func (c *Chain) Refuses(req limiter.Request) bool {
+	w := &walk{chain: c, req: &req, gate: c.gate(&req), all: make([]limiter.Decision, len(c.links))}
+	if !w.haveKeys() {
+		return true
+	}
+	w.findPaced()
 	for i, link := range c.links {
-		key := &req.Keys[i]
 		switch {
-		case key.Missing:
-			return true
-		case key.Skip:
+		case !w.asked(i):
 		case link.Queue != nil:
-			if _, ok := link.Queue.Foresee(Request{Key: key.Value, Class: c.class, Flow: key.Flow, MaxWait: key.MaxWait}); !ok {
+			if _, ok := link.Queue.Foresee(w.turn(i)); !ok {
 				return true
 			}
-		default:
-			if d := c.store.Peek(link.Reject, key.Value, key.Charge()); d.RetryAfter > 0 && !d.DryRun {
+		case link.Reject != nil:
+			if d := c.store.Peek(link.Reject, req.Keys[i].Value, req.Keys[i].Charge()); d.RetryAfter > 0 && !d.DryRun {
 				return true
 			}
 		}
@@ -202,14 +202,19 @@ type walk struct {
 	waited time.Duration      // in the queues behind it
 }
 
-// enter asks link i for a turn. It is not ok if the request goes no further; what
-// it holds is then given back.
-func (w *walk) enter(ctx context.Context, i int) (ok bool, err error) {
-	key, d := &w.req.Keys[i], &w.all[i]
-	req := Request{
+// turn is what the request asks of the queue at link i.
+func (w *walk) turn(i int) Request {
+	key := &w.req.Keys[i]
+	return Request{
 		Key: key.Value, Cost: key.Cost, Free: key.Free, Gone: w.req.Gone,
 		Class: w.chain.class, Flow: key.Flow, MaxWait: key.MaxWait, Gate: w.gate, Paced: i == w.paced,
 	}
+}
+
+// enter asks link i for a turn. It is not ok if the request goes no further; what
+// it holds is then given back.
+func (w *walk) enter(ctx context.Context, i int) (ok bool, err error) {
+	d, req := &w.all[i], w.turn(i)
 	if req.MaxWait > 0 { // it is the client's, who does not begin anew at each queue
 		req.MaxWait = max(1, req.MaxWait-w.waited)
 	}
@@ -261,7 +266,7 @@ func (w *walk) findPaced() {
 // holds reports whether the request may have to wait at link i.
 func (w *walk) holds(i int) bool {
 	link := &w.chain.links[i]
-	if link.Queue == nil || !w.asked(i) {
+	if link.Queue == nil || !w.asked(i) || w.req.Keys[i].Free {
 		return false
 	}
 	p := link.Queue.Policy()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -373,6 +374,31 @@ func TestChainToKeyedGates(t *testing.T) {
 		gates.Each(func(*Gate) { n++ })
 		if n != 2 {
 			t.Errorf("%d gates are remembered", n)
+		}
+	})
+}
+
+// A limit that a request costs nothing lets it by, so it is another that has to
+// hold it to what the upstream has left.
+func TestCostOfNothingIsHeldToAGateElsewhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gates := NewGates()
+		c := chainOf(t, line("first", 100, 50, time.Hour), line("second", 100, 50, time.Hour)).To(gates)
+		gates.Of("").Heard(0, 10, time.Now().Add(100*time.Second), time.Hour)
+		start := time.Now()
+		var left atomic.Int64
+		for range 20 {
+			go func() {
+				p, err := c.Acquire(t.Context(), limiter.Request{Keys: []limiter.Key{{}, {Free: true}}})
+				if err == nil && p.Allowed && time.Since(start) < 99*time.Second {
+					left.Add(1)
+				}
+			}()
+			synctest.Wait()
+		}
+		time.Sleep(time.Hour)
+		if n := left.Load(); n < 9 || n > 10 {
+			t.Errorf("%d left before the reset, of which 10 remained", n)
 		}
 	})
 }

@@ -13,7 +13,7 @@ type Terms struct {
 	Rate        limiter.Rate  // zero: as fast as places become free
 	Burst       int64         // how many may go at once after a quiet time; at least 1 with a Rate
 	Queue       int           // how many may wait
-	MaxWait     time.Duration // who would have to wait longer is refused
+	MaxWait     time.Duration // who would have to wait longer is refused; above zero
 	MaxInFlight int           // how many that left may be unfinished; 0: any number
 	// PromoteAfter is the time for which a waiter counts one class better; 0:
 	// never.

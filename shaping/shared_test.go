@@ -261,3 +261,42 @@ func TestSharedPlacesOfAChain(t *testing.T) {
 		time.Sleep(time.Hour)
 	})
 }
+
+// TestRefusesAsksNoStore: whether a request would be refused at once is asked
+// before its body is waited for, and by every limit there is. One in another
+// process is not asked twice for that; one here is asked at its cost.
+func TestRefusesAsksNoStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, store := sharedChain(t, 5, 1, 5)
+		places := &sharedPlaces{policy: Policy{Name: "places", MaxInFlight: 1}}
+		c.links = append(c.links, Link{Places: places})
+		for _, step := range []struct {
+			what string
+			keys []limiter.Key
+			want bool
+		}{
+			{"what passes", make([]limiter.Key, 5), false},
+			{"a cost that is not there", []limiter.Key{{}, {Cost: 6}, {}, {}, {}}, true},
+			{"a cost that would wait for longer than an hour", []limiter.Key{{}, {}, {}, {Cost: 100 << 40}, {}}, true},
+			{"a key that is missing", []limiter.Key{{Missing: true}, {}, {}, {}, {}}, true},
+			{"a key that a dry run misses", []limiter.Key{{}, {}, {Missing: true}, {}, {}}, false},
+		} {
+			if got := c.Refuses(limiter.Request{Keys: step.keys}); got != step.want {
+				t.Errorf("%s: %v", step.what, got)
+			}
+		}
+		if store.calls != 0 || places.asked != 0 {
+			t.Errorf("%d calls", store.calls+places.asked)
+		}
+		for range 2 { // one leaves and one waits
+			go c.Acquire(t.Context(), limiter.Request{Keys: []limiter.Key{{Skip: true}, {}, {Skip: true}, {}, {Skip: true}}})
+			synctest.Wait()
+		}
+		for free, want := range map[bool]bool{false: true, true: false} {
+			if got := c.Refuses(limiter.Request{Keys: []limiter.Key{{}, {}, {}, {Free: free}, {}}}); got != want {
+				t.Errorf("with a full queue, a free one %v: %v", free, got)
+			}
+		}
+		time.Sleep(time.Hour)
+	})
+}

@@ -25,7 +25,7 @@ func (c chance) terms(t testing.TB, places bool) shaping.Terms {
 	terms := shaping.Terms{
 		Rate: mustRate(t, ledgerRates[c.pick(len(ledgerRates))]), Burst: int64(1 + c.pick(4)), Queue: c.pick(10),
 	}
-	terms.MaxWait = time.Duration(c.pick(120)) * terms.Rate.Interval() / 10
+	terms.MaxWait = max(1, time.Duration(c.pick(120))*terms.Rate.Interval()/10)
 	if places {
 		terms.MaxInFlight = c.pick(4)
 		if terms.MaxInFlight > 0 && c.in(3) {
