@@ -112,13 +112,9 @@ func (b *bubble) serve() {
 				b.t.Fatal(err)
 			}
 		}
-		again := false
-		for w, why := r.expire(now); w != nil; w, why = r.expire(now) {
+		if w, why := r.expire(now); w != nil {
 			b.end(w.id, why)
 			b.counts["later "+string(why)]++
-			again = true
-		}
-		if again {
 			b.serve() // a cheaper one may have become the head by it
 			return
 		}

@@ -38,6 +38,7 @@ func (b *bucket) arriveLocked(now int64, req *Request) (limiter.Decision, *Waite
 	if b.rules.DryRun {
 		return b.decideLocked(now, b.line.Rehearse(now, e)), nil
 	}
+	seen := e.Gate.closure()
 	verdict, w, out := b.line.Enter(now, e, turn{gone: req.Gone})
 	if out != nil {
 		b.refuseLocked(out, now, limiter.ReasonQueueFull)
@@ -50,7 +51,9 @@ func (b *bucket) arriveLocked(now int64, req *Request) (limiter.Decision, *Waite
 	w.Value.done = make(chan struct{})
 	if e.Gate != nil {
 		e.Gate.watch(b)
-		b.tellLateLocked(now, e.Gate) // it may have been closed since it was looked at
+		if e.Gate.closure() != seen { // since it was looked at; else nobody's turn has moved, and a look at all would be dear
+			b.tellLateLocked(now, e.Gate)
+		}
 	}
 	b.serveLocked(now) // one that costs less than the head it overtook may be due
 	b.armLocked(now)
@@ -136,15 +139,13 @@ func (b *bucket) done() {
 	}
 }
 
-// serve lets out everybody who is due, and tells those whose patience is over.
+// serve lets out everybody who is due, and tells those whose patience is over: one
+// after the other, as one that is cheaper may become the head by it and be due.
 func (b *bucket) serveLocked(now int64) {
-	for more := true; more; {
+	b.leaveLocked(now)
+	for w, why := b.line.Expire(now); w != nil; w, why = b.line.Expire(now) {
+		b.refuseLocked(w, now, why)
 		b.leaveLocked(now)
-		more = false
-		for w, why := b.line.Expire(now); w != nil; w, why = b.line.Expire(now) {
-			b.refuseLocked(w, now, why)
-			more = true // one that is cheaper may have become the head by it
-		}
 	}
 }
 

@@ -84,14 +84,19 @@ func (g *Gate) Open(why string) bool {
 // Closed says for what cause the gate is closed and until when, which is zero if
 // it does not open by itself. It is not ok if the gate is open.
 func (g *Gate) Closed() (why string, until time.Time, ok bool) {
-	if g == nil {
-		return "", time.Time{}, false
-	}
-	c := g.state.Load()
+	c := g.closure()
 	if c == nil || c.opened || !c.until.IsZero() && !c.until.After(time.Now()) {
 		return "", time.Time{}, false
 	}
 	return c.why, c.until, true
+}
+
+// closure is the last one; nil if there was none.
+func (g *Gate) closure() *closure {
+	if g == nil {
+		return nil
+	}
+	return g.state.Load()
 }
 
 // change changes the causes, and tells the lines if the closure is another by
@@ -163,10 +168,7 @@ func (g *Gate) unwatch(b *bucket) {
 // until is the instant, on that clock, to which the gate is or was last closed:
 // Endless if it does not open by itself, 0 if it never was closed.
 func (g *Gate) until(c *clock) int64 {
-	if g == nil {
-		return 0
-	}
-	switch s := g.state.Load(); {
+	switch s := g.closure(); {
 	case s == nil:
 		return 0
 	case s.until.IsZero():

@@ -26,7 +26,8 @@ type Terms struct {
 // driver tells it the time.
 //
 // A driver puts every request to [Line.Enter] or Arrive. While somebody waits,
-// it calls [Line.Leave] and then [Line.Expire], until both return nil, at
+// it calls [Line.Leave] until that returns nil and then [Line.Expire], until both
+// do, at
 // [Line.Wake] or soon after, and if that has come then also before anything
 // else; [Line.Cancel] for a waiter that gives up; and [Line.Done] when a request
 // that left has ended. Wake changes only by those, by Adopt, Pause, Resume, and

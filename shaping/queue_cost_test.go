@@ -205,3 +205,15 @@ func TestCostAdopted(t *testing.T) {
 		wantReleased(t, all, 0, 6*time.Second, 6500*time.Millisecond)
 	})
 }
+
+// When the one ahead that keeps it from going gives up, one that is cheaper goes at
+// that very instant, though its own patience ends then too.
+func TestCostOfOneThatGivesUpKeepsNobody(t *testing.T) {
+	play(t, tb(t, "1/s", 3, 10, 4*time.Second), func(t *testing.T, s *scene) {
+		all := s.costing(3, 3, 1) // they leave at 0, 3 and 4 s
+		adopt(t, s, tb(t, "1/2s", 3, 10, 4*time.Second))
+		s.at(time.Minute) // by the new rate the second would at 6 s
+		all[1].want(t, "the dear one", 4*time.Second, limiter.ReasonPaused)
+		all[2].want(t, "the cheap one", 4*time.Second, limiter.ReasonNone)
+	})
+}

@@ -294,11 +294,15 @@ func (m *ref) verdict(now int64, e shaping.Entrant) shaping.Verdict {
 			count = queue.Low
 		}
 		v.RetryAfter = max(v.RetryAfter, m.wait(now, m.upTo(count), cost)-most)
-		if m.joined(now+int64(v.RetryAfter), e.Class) {
+		joined := m.joined(now+int64(v.RetryAfter), e.Class)
+		if joined {
 			v.RetryAfter = max(v.RetryAfter, m.wait(now, m.upTo(queue.Low), cost)-most)
-			if over := len(m.all) - m.terms.Queue; over >= 0 {
-				v.RetryAfter = max(v.RetryAfter, m.room(now, over))
-			}
+		}
+		// By then there may be nobody who would have to go for it, but of a worse
+		// class.
+		worse := slices.ContainsFunc(m.all, func(o *refWaiter) bool { return o.level > e.Class })
+		if over := len(m.all) - m.terms.Queue; over >= 0 && len(m.all) > 0 && (joined || !worse) {
+			v.RetryAfter = max(v.RetryAfter, m.room(now, over))
 		}
 	}
 	if v.Reason != "" {

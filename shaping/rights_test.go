@@ -250,6 +250,26 @@ func TestCase27FairTurns(t *testing.T) {
 	})
 }
 
+// Who would have to wait too long in a full queue is not told to come when there is
+// still no room, and nobody left who would have to go for it.
+func TestRetryAfterOfOneWhoseVictimLeaves(t *testing.T) {
+	play(t, q(t, "1/s", 2, time.Minute), func(t *testing.T, s *scene) {
+		for range 3 {
+			s.hold(shaping.Request{Flow: "B"}, 0)
+		}
+		adopt(t, s, q(t, "1/s", 1, 1500*time.Millisecond))
+		// The second of B would have to go for it; by 1.5 s the first has left.
+		early := s.hold(shaping.Request{Flow: "A"}, 0)
+		if d := early.decision; !early.over || d.Reason != limiter.ReasonMaxWait || d.RetryAfter != 2*sec {
+			t.Errorf("%+v", d)
+		}
+		s.at(2 * sec)
+		s.hold(shaping.Request{Flow: "A"}, 0)
+		s.at(3 * sec)
+		s.asked[4].want(t, "A", 3*sec, limiter.ReasonNone)
+	})
+}
+
 func TestOwnDeadlineShortensMaxWait(t *testing.T) {
 	play(t, q(t, "1/s", 10, time.Minute), func(t *testing.T, s *scene) {
 		s.hold(shaping.Request{}, 0)

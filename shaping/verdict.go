@@ -83,11 +83,14 @@ func (l *Line[T]) look(now int64, e Entrant) (v Verdict, before int64) {
 		// turns later joins them at the end as well. But once all who count as
 		// much would be in time, it would be too, whoever goes first.
 		v.RetryAfter = max(v.RetryAfter, l.wait(now, e, l.upTo(now, e), cost)-most)
-		if l.queue.Joined(e.Class, addTime(now, int64(v.RetryAfter))) {
+		joined := l.queue.Joined(e.Class, addTime(now, int64(v.RetryAfter)))
+		if joined {
 			v.RetryAfter = max(v.RetryAfter, l.wait(now, e, all, cost)-most)
-			if depth >= l.capacity { // nor need there be anybody then who would have to go for it
-				v.RetryAfter = max(v.RetryAfter, l.room(now, depth, cost))
-			}
+		}
+		// Who would have to go for it now need not then: of others that count as
+		// much, too few may be left.
+		if even, _ := l.queue.UpTo(e.Class, now); depth >= l.capacity && (joined || even == l.queue.Len()) {
+			v.RetryAfter = max(v.RetryAfter, l.room(now, depth, cost))
 		}
 	}
 	if v.Reason != limiter.ReasonNone {

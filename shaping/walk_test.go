@@ -1,7 +1,6 @@
 package shaping_test
 
 import (
-	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -47,12 +46,6 @@ func (c chance) entrant(classes, flows int, maxWait time.Duration) shaping.Entra
 		e.MaxWait = 1 + time.Duration(c.pick(130))*maxWait/100
 	}
 	return e
-}
-
-// A fate is how waiting ended, for comparison.
-type fate struct {
-	id     int
-	reason limiter.Reason
 }
 
 // A lineWalk takes a Line and the reference the same random way.
@@ -123,35 +116,19 @@ func (w *lineWalk) serve() {
 		w.goes(got.Value)
 		w.counts["left after waiting"]++
 	}
-	var got, want []fate
-	for {
-		waiter, why := w.line.Expire(w.now)
-		if waiter == nil {
-			break
-		}
-		got = append(got, fate{waiter.Value, why})
-		w.ok(w.ledger.ends(waiter.Value, string(why)))
-		w.counts["later "+string(why)]++
-		if why == limiter.ReasonMaxWait && !w.placed[waiter.Value] {
-			w.fail("%d was let in, was not overtaken, and waited for nothing", waiter.Value)
-		}
+	waiter, why := w.line.Expire(w.now)
+	want, whyNot := w.ref.expire(w.now)
+	switch {
+	case waiter == nil && want == nil:
+		return
+	case waiter == nil || want == nil || waiter.Value != want.id || why != whyNot:
+		w.fail("Expire took %+v, %q, want %+v, %q", waiter, why, want, whyNot)
+	case why == limiter.ReasonMaxWait && !w.placed[waiter.Value]:
+		w.fail("%d was let in, was not overtaken, and waited for nothing", waiter.Value)
 	}
-	for {
-		waiter, why := w.ref.expire(w.now)
-		if waiter == nil {
-			break
-		}
-		want = append(want, fate{waiter.id, why})
-	}
-	byID := func(a, b fate) int { return cmp.Compare(a.id, b.id) }
-	slices.SortFunc(got, byID)
-	slices.SortFunc(want, byID)
-	if !slices.Equal(got, want) {
-		w.fail("Expire took %v, want %v", got, want)
-	}
-	if len(got) > 0 {
-		w.serve() // a cheaper one may have become the head by it
-	}
+	w.ok(w.ledger.ends(waiter.Value, string(why)))
+	w.counts["later "+string(why)]++
+	w.serve() // a cheaper one may have become the head by it
 }
 
 // goes notes who takes a place.

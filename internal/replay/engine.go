@@ -171,15 +171,13 @@ func (e *engine) arm(l *line) {
 	l.limit.stats.depth(e.now, depth, l.limit.depth)
 }
 
-// serve lets out everybody who is due, and tells those whose patience is over.
+// serve lets out everybody who is due, and tells those whose patience is over: one
+// after the other, as one that is cheaper may become the head by it and be due.
 func (e *engine) serve(l *line) {
-	for more := true; more; {
+	e.leave(l)
+	for w, why := l.Expire(e.now); w != nil; w, why = l.Expire(e.now) {
+		e.refuse(w.Value, l.limit, why)
 		e.leave(l)
-		more = false
-		for w, why := l.Expire(e.now); w != nil; w, why = l.Expire(e.now) {
-			e.refuse(w.Value, l.limit, why)
-			more = true // one that is cheaper may have become the head by it
-		}
 	}
 }
 
