@@ -54,13 +54,7 @@ func (silent) Done(*proxy.Event)                  {}
 func newPlan(c *config.Config) (*plan, error) {
 	p := &plan{config: c, routes: make(map[string]*config.Route), asks: make(map[string]*ask)}
 	p.system = assemble.New(silent{}, slog.New(slog.NewTextHandler(io.Discard, nil)))
-	// What the log of one proxy tells is decided by that one alone.
-	alone := *c
-	alone.Limits = slices.Clone(c.Limits)
-	for i := range alone.Limits {
-		alone.Limits[i].Shared, alone.Limits[i].StoreDown = false, ""
-	}
-	if err := p.system.Apply(&alone); err != nil {
+	if err := p.system.Apply(alone(c)); err != nil {
 		p.system.Close()
 		return nil, err
 	}
@@ -73,12 +67,13 @@ func newPlan(c *config.Config) (*plan, error) {
 }
 
 // alone is the configuration without what would talk to anybody: a System of it
-// only says which routes and keys requests have.
+// only says which routes and keys requests have. What the log of one proxy tells is
+// decided by that one alone.
 func alone(c *config.Config) *config.Config {
 	quiet := *c
 	quiet.Limits, quiet.Upstreams = slices.Clone(c.Limits), slices.Clone(c.Upstreams)
 	for i := range quiet.Limits {
-		quiet.Limits[i].Shared = false
+		quiet.Limits[i].Shared, quiet.Limits[i].StoreDown = false, ""
 	}
 	for i := range quiet.Upstreams {
 		quiet.Upstreams[i].Health.Path = ""
