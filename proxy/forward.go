@@ -18,11 +18,6 @@ func (x *exchange) forward() {
 		defer time.AfterFunc(x.route.Timeout, func() { cut(errRouteTimeout) }).Stop()
 	}
 	up := x.route.Upstream
-	url, ok := x.to.forwarded(up.scheme(), "", up.opts.BasePath, x.route.StripPrefix)
-	if !ok {
-		x.fail(http.StatusBadRequest, "http_request_error", "the path begins with two slashes and has characters that must be percent-encoded")
-		return
-	}
 	x.upgrade = wantsWebSocket(x.r) && up.opts.Scheme != "h2c"
 	if !x.upgrade {
 		// Else httputil.ReverseProxy judges it, and what it does not like would
@@ -44,7 +39,7 @@ func (x *exchange) forward() {
 	defer to.done()
 	reverse := httputil.ReverseProxy{
 		Rewrite: func(pr *httputil.ProxyRequest) {
-			pr.Out.URL = url
+			pr.Out.URL = x.to.forwarded(up.scheme(), up.opts.BasePath, x.route.StripPrefix)
 			x.rewrite(pr.In, pr.Out)
 		},
 		Transport:      &to,

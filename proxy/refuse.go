@@ -94,6 +94,9 @@ func refusalDetail(d limiter.Decision) string {
 	switch d.Reason {
 	case limiter.ReasonLimit:
 		why = fmt.Sprintf("the limit %s has nothing left", d.Policy)
+		if d.Remaining > 0 {
+			why = fmt.Sprintf("the limit %s has less left than the request costs", d.Policy)
+		}
 	case limiter.ReasonQueueFull:
 		why = fmt.Sprintf("every place in the queue of %s is taken", d.Policy)
 	case limiter.ReasonMaxWait:

@@ -126,12 +126,22 @@ func TestRefusal(t *testing.T) {
 	}
 }
 
-// What never fits is told apart from what does not fit now.
-func TestRefusalOfACostThatNeverFits(t *testing.T) {
-	d := limiter.Decision{Policy: "daily", Reason: limiter.ReasonLimit, RetryAfter: limiter.Never}
-	const want = "the request costs more than the limit daily ever lets through; this request can never be let through"
-	if got := refusalDetail(d); got != want {
-		t.Errorf("got  %s\nwant %s", got, want)
+// What never fits is told apart from what does not fit now, and that from an
+// empty budget.
+func TestRefusalOfACost(t *testing.T) {
+	for _, c := range []struct {
+		remaining int64
+		after     time.Duration
+		want      string
+	}{
+		{2, limiter.Never, "the request costs more than the limit daily ever lets through; this request can never be let through"},
+		{2, time.Minute, "the limit daily has less left than the request costs; try again in 60 s"},
+		{0, time.Minute, "the limit daily has nothing left; try again in 60 s"},
+	} {
+		d := limiter.Decision{Policy: "daily", Reason: limiter.ReasonLimit, Remaining: c.remaining, RetryAfter: c.after}
+		if got := refusalDetail(d); got != c.want {
+			t.Errorf("got  %s\nwant %s", got, c.want)
+		}
 	}
 }
 

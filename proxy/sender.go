@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/textproto"
+	"strings"
 
 	"github.com/shapeproxy/shapeproxy/internal/h1"
 )
@@ -80,6 +82,7 @@ func (s sender) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.Body == nil {
 		sendEmpty(req)
 	}
+	req = withTarget(req)
 	res, err := s.Transport.RoundTrip(req)
 	if err == nil {
 		return res, nil
@@ -91,6 +94,20 @@ func (s sender) RoundTrip(req *http.Request) (*http.Response, error) {
 		err = &unsentError{error: err, kept: reused}
 	}
 	return nil, err
+}
+
+// withTarget is req in a form in which net/http sends a path that begins with two
+// slashes. It takes an opaque part of that form for an authority and a path, and
+// sends the path if the authority is the request's.
+func withTarget(req *http.Request) *http.Request {
+	if !strings.HasPrefix(req.URL.Opaque, "//") {
+		return req
+	}
+	to := *req.URL
+	to.Opaque = "//" + cmp.Or(req.Host, to.Host) + to.Opaque
+	other := *req
+	other.URL = &to
+	return &other
 }
 
 func counted(c net.Conn) *h1.Counted {

@@ -126,25 +126,14 @@ func isName(s string) bool {
 	return true
 }
 
-// forwarded is the URL at the upstream: its base path, then the target byte
-// for byte, without the prefix that the route strips. It is false for the rare
-// target that net/http cannot send as it came.
-func (t target) forwarded(scheme, host, basePath, stripPrefix string) (*url.URL, bool) {
-	raw := basePath + t.stripped(stripPrefix)
-	u := &url.URL{Scheme: scheme, Host: host, RawQuery: t.rawQuery, ForceQuery: t.hasQuery && t.rawQuery == ""}
-	if !strings.HasPrefix(raw, "//") {
-		u.Opaque = raw
-		return u, true
+// forwarded is the URL at the upstream, but for its host: the base path, then the
+// target byte for byte, without the prefix that the route strips. The path is in
+// Opaque, also where it begins with two slashes, which the transports know.
+func (t target) forwarded(scheme, basePath, stripPrefix string) *url.URL {
+	return &url.URL{
+		Scheme: scheme, Opaque: basePath + t.stripped(stripPrefix),
+		RawQuery: t.rawQuery, ForceQuery: t.hasQuery && t.rawQuery == "",
 	}
-	// url.URL takes an opaque part with two slashes for an authority, so such
-	// a path must go by Path and RawPath, which serve when it is encoded as
-	// RFC 3986 wants it.
-	decoded, err := url.PathUnescape(raw)
-	if err != nil {
-		return nil, false
-	}
-	u.Path, u.RawPath = decoded, raw
-	return u, u.EscapedPath() == raw
 }
 
 // stripped is the raw path without prefix. Where the path is not in the form

@@ -22,10 +22,13 @@ func newCheckCommand() *cobra.Command {
 			"With --format json, problems and warnings are written to standard output as\n" +
 			`{"ok": false, "problems": [{"file", "line", "key", "text"}], "warnings": [...]}.`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		PreRunE: func(*cobra.Command, []string) error {
 			if format != "text" && format != "json" {
 				return fmt.Errorf("--format is text or json, not %q", format)
 			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := config.Load(file, os.LookupEnv)
 			if format == "json" {
 				return checked(cmd.OutOrStdout(), c, err)

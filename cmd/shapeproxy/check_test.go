@@ -38,7 +38,7 @@ func TestCheckForPrograms(t *testing.T) {
 		t.Errorf("status %d, %+v", status, v)
 	}
 	var out, stderr bytes.Buffer
-	if status := run([]string{"check", "--config", file, "--format", "xml"}, &out, &stderr); status != exitError || out.Len() > 0 {
+	if status := run([]string{"check", "--config", file, "--format", "xml"}, &out, &stderr); status != exitUsage || out.Len() > 0 {
 		t.Errorf("status %d for a format that is none: %s", status, out.String())
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	_ "embed"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -28,6 +29,12 @@ func newDemoCommand() *cobra.Command {
 		Use:   "demo",
 		Short: "Show the proxy before an upstream that breaks when it is sent too much",
 		Args:  cobra.NoArgs,
+		PreRunE: func(*cobra.Command, []string) error {
+			if length < 0 {
+				return fmt.Errorf("--for must not be negative, as %s is", length)
+			}
+			return nil
+		},
 	}
 	flags := cmd.Flags()
 	flags.DurationVar(&length, "for", 0, "end after this time; 0 runs until Ctrl-C")

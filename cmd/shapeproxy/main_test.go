@@ -24,6 +24,7 @@ func TestRunStatusAndStreams(t *testing.T) {
 		{"version now", exitUsage, "", "shapeproxy: unknown command \"now\""},
 		{"demo --fro 10s", exitUsage, "", "shapeproxy: unknown flag: --fro\nRun \"shapeproxy demo --help\""},
 		{"demo --for ten", exitUsage, "", "shapeproxy: invalid argument \"ten\""},
+		{"demo --for -1s", exitUsage, "", "shapeproxy: --for must not be negative"},
 		{"demo --listen nowhere", exitError, "", "shapeproxy: "},
 	} {
 		var stdout, stderr bytes.Buffer

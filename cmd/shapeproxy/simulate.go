@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"time"
 
@@ -28,7 +29,8 @@ type simulation struct {
 	html             string
 	suggest          bool
 	forRate, forWait string
-	top              int
+	aim              replay.Aim // of forRate and forWait
+	top              uint
 }
 
 func newSimulateCommand() *cobra.Command {
@@ -49,7 +51,8 @@ Where a log has whole seconds, --spread says where in its second a request came:
 even (at equal distances), random, or start (all at once: the worst case).
 
 Clients neither retry nor give up: a log does not tell what they would have done.`,
-		Args: cobra.MinimumNArgs(1),
+		Args:    cobra.MinimumNArgs(1),
+		PreRunE: func(*cobra.Command, []string) error { return s.check() },
 		RunE: func(cmd *cobra.Command, logs []string) error {
 			return s.run(logs, cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
@@ -67,15 +70,11 @@ Clients neither retry nor give up: a log does not tell what they would have done
 	f.BoolVar(&s.suggest, "suggest", false, "search for the smallest numbers that refuse fewest")
 	f.StringVar(&s.forRate, "for-rate", "", "with --suggest: the `RATE` that the upstream takes, such as 20/s")
 	f.StringVar(&s.forWait, "for-wait", "", "with --suggest: the longest `WAIT` that anybody is to have, such as 5s")
-	f.IntVar(&s.top, "top", 10, "how many of the busiest keys to show")
+	f.UintVar(&s.top, "top", 10, "how many of the busiest keys to show")
 	return cmd
 }
 
 func (s *simulation) run(logs []string, stdin io.Reader, stdout, stderr io.Writer) error {
-	aim, err := s.aim()
-	if err != nil {
-		return err
-	}
 	var configs []*config.Config
 	for _, file := range []string{s.config, s.compare} {
 		if file == "" {
@@ -108,14 +107,14 @@ func (s *simulation) run(logs []string, stdin io.Reader, stdout, stderr io.Write
 		if err != nil {
 			return err
 		}
-		reports = append(reports, result.Report(s.top))
+		reports = append(reports, result.Report(int(min(s.top, math.MaxInt32))))
 	}
 	report := reports[0]
 	if len(reports) > 1 {
 		report.Compare = reports[1]
 	}
 	if s.suggest {
-		report.Suggest, err = log.Suggest(0, aim, func(limit string) { show.step("searching for limit " + limit) })
+		report.Suggest, err = log.Suggest(0, s.aim, func(limit string) { show.step("searching for limit " + limit) })
 		if err != nil {
 			return err
 		}
@@ -134,22 +133,30 @@ func (s *simulation) run(logs []string, stdin io.Reader, stdout, stderr io.Write
 	return report.Text(stdout)
 }
 
-// aim reads what --suggest is to reach.
-func (s *simulation) aim() (aim replay.Aim, err error) {
+// check says what is wrong with the flags, and reads what --suggest is to reach.
+func (s *simulation) check() (err error) {
+	switch replay.Spread(s.spread) {
+	case replay.Even, replay.Random, replay.Start:
+	default:
+		return fmt.Errorf("--spread is %s, %s or %s, not %q", replay.Even, replay.Random, replay.Start, s.spread)
+	}
+	if s.service < 0 {
+		return fmt.Errorf("--service-time must not be negative, as %s is", s.service)
+	}
 	if (s.forRate != "" || s.forWait != "") && !s.suggest {
-		return aim, errors.New("--for-rate and --for-wait say what --suggest is to reach; add --suggest")
+		return errors.New("--for-rate and --for-wait say what --suggest is to reach; add --suggest")
 	}
 	if s.forRate != "" {
-		if aim.Rate, err = limiter.ParseRate(s.forRate); err != nil {
-			return aim, fmt.Errorf("--for-rate: %w", err)
+		if s.aim.Rate, err = limiter.ParseRate(s.forRate); err != nil {
+			return fmt.Errorf("--for-rate: %w", err)
 		}
 	}
 	if s.forWait != "" {
-		if aim.Wait, err = limiter.ParseDuration(s.forWait); err != nil {
-			return aim, fmt.Errorf("--for-wait: %w", err)
+		if s.aim.Wait, err = limiter.ParseDuration(s.forWait); err != nil {
+			return fmt.Errorf("--for-wait: %w", err)
 		}
 	}
-	return aim, nil
+	return nil
 }
 
 func writeFile(name string, write func(io.Writer) error) error {

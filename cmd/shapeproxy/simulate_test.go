@@ -67,9 +67,6 @@ limits = ["fragile"]
 	}{
 		"no such log":             {[]string{filepath.Join(dir, "none")}, "no such file"},
 		"no log":                  {[]string{config}, "--log-format"},
-		"a spread that is none":   {[]string{"--spread", "wide", log}, "a spread is even, random or start"},
-		"an aim without a search": {[]string{"--for-wait", "5s", log}, "add --suggest"},
-		"a rate without a unit":   {[]string{"--suggest", "--for-rate", "5", log}, "--for-rate"},
 		"a format without a time": {[]string{"--log-format", "$request", log}, "the log format has no time"},
 		"a page in no folder":     {[]string{"--html", filepath.Join(dir, "none", "page"), log}, "no such file"},
 	} {
@@ -77,7 +74,20 @@ limits = ["fragile"]
 			t.Errorf("%s: status %d, %s", name, status, stderr)
 		}
 	}
-	if status, _, _ := simulate(); status != exitUsage {
-		t.Error("simulate without a log runs")
+	for name, test := range map[string]struct {
+		args []string
+		want string
+	}{
+		"no log":                  {nil, "at least 1 arg"},
+		"a spread that is none":   {[]string{"--spread", "wide", log}, "--spread is even, random or start"},
+		"an aim without a search": {[]string{"--for-wait", "5s", log}, "add --suggest"},
+		"a rate without a unit":   {[]string{"--suggest", "--for-rate", "5", log}, `--for-rate: a rate needs a unit; write "5/s"`},
+		"a wait without a unit":   {[]string{"--suggest", "--for-wait", "5", log}, "--for-wait: a duration needs a unit"},
+		"fewer keys than none":    {[]string{"--top", "-1", log}, "--top"},
+		"answers before requests": {[]string{"--service-time", "-1s", log}, "--service-time must not be negative"},
+	} {
+		if status, _, stderr := simulate(test.args...); status != exitUsage || !strings.Contains(stderr, test.want) {
+			t.Errorf("%s: status %d, %s", name, status, stderr)
+		}
 	}
 }

@@ -76,8 +76,14 @@ func (t *table) bounds(s *Server) {
 func (t *table) introduced(s *Server) {
 	const key = "proxy_protocol"
 	t.describe(key, &node{AnyOf: []*node{{Type: "boolean"}, {Type: "array", Items: &node{Type: "string"}}}})
-	if _, isBool := t.values[key].(bool); !isBool {
+	switch v := t.values[key].(type) {
+	case bool:
+	case nil, []any:
 		t.trust(key, &s.Bounds.ProxyProtocol)
+		return
+	default:
+		t.take(key)
+		t.bad(key, `must be true, false or a list of peers such as ["10.0.0.0/8"], not %s`, kindOf(v))
 		return
 	}
 	var on bool

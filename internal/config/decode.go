@@ -364,6 +364,8 @@ func (t *table) name() string { return t.path[len(t.path)-1] }
 
 func kindOf(v any) string {
 	switch v.(type) {
+	case nil: // of the API: TOML has none
+		return "null"
 	case string:
 		return "a string"
 	case int64:

@@ -226,12 +226,16 @@ const (
 // key reads what is told apart: one word, or a list of them.
 func (t *table) key(field, form string, dst *identity.Key, parse func([]string) (identity.Key, error)) {
 	list, ok := t.texts(field, form, true)
-	if !ok {
-		return
-	}
 	var words, raw []string
 	for _, x := range list {
 		words, raw = append(words, x.value), append(raw, x.raw)
+		if _, err := identity.ParseKey([]string{x.value}); err != nil {
+			t.d.invalid(x, form, err)
+			ok = false
+		}
+	}
+	if !ok {
+		return
 	}
 	k, err := parse(words)
 	if err != nil {

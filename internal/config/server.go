@@ -46,7 +46,7 @@ var rateLimitHeaders = []string{"ietf", "ietf-03", "x-ratelimit", "github", "sho
 func (d *decoder) server(t *table) Server {
 	s := defaultServer()
 	var listen []string
-	if t.each("listen", listenForm, true, func(entry string) error {
+	if !t.portAlone("listen", "") && t.each("listen", listenForm, true, func(entry string) error {
 		a, err := parseListen(entry)
 		if err == nil && slices.Contains(listen, a) && !strings.HasSuffix(a, ":0") {
 			err = fmt.Errorf("%q stands twice; remove one", entry)
@@ -110,14 +110,16 @@ func (t *table) trust(key string, dst *identity.Trust) {
 
 func (d *decoder) admin(t *table, public []string) Admin {
 	a := Admin{Listen: "127.0.0.1:9090"}
-	t.text("listen", listenForm+" or \"\" for none", func(entry string) (err error) {
-		if entry == "" {
-			a.Listen = ""
-			return nil
-		}
-		a.Listen, err = parseListen(entry)
-		return err
-	})
+	if !t.portAlone("listen", "127.0.0.1") {
+		t.text("listen", listenForm+" or \"\" for none", func(entry string) (err error) {
+			if entry == "" {
+				a.Listen = ""
+				return nil
+			}
+			a.Listen, err = parseListen(entry)
+			return err
+		})
+	}
 	if slices.Contains(public, a.Listen) && !strings.HasSuffix(a.Listen, ":0") {
 		t.bad("listen", "is a listen address of [server] too; write another, such as listen = \"127.0.0.1:9091\"")
 	}
@@ -192,6 +194,17 @@ func (d *decoder) log(t *table) Log {
 }
 
 const listenForm = `an address such as ":8080", "127.0.0.1:8080" or "unix:/run/shapeproxy.sock"`
+
+// portAlone reports whether an address to listen at is a bare number, and says
+// what to write for that port of a host.
+func (t *table) portAlone(key, host string) bool {
+	port, is := t.values[key].(int64)
+	if is {
+		t.take(key)
+		t.bad(key, "must be an address in quotes; write %s = %q", key, host+":"+strconv.FormatInt(port, 10))
+	}
+	return is
+}
 
 // parseListen checks the address of a listener and returns it in the form that
 // is compared.

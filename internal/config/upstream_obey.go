@@ -45,7 +45,7 @@ func (o *Obey) explain() string {
 	}
 	text := fmt.Sprintf("when the upstream throttles, %s is held back for as long as it asks, at most %s", whose, limiter.FormatDuration(o.MaxPause))
 	if o.Trust {
-		text += "; the pace is such that what it says is left lasts"
+		text += "; the pace is such that what it says is left lasts until the reset"
 	}
 	return text
 }

@@ -28,6 +28,9 @@ func appendHead(b []byte, req *http.Request) ([]byte, error) {
 	}
 	host = withoutZone(host)
 	target := req.URL.RequestURI()
+	if strings.HasPrefix(req.URL.Opaque, "//") { // a path, of which RequestURI makes an absolute form
+		target = strings.TrimPrefix(target, req.URL.Scheme+":")
+	}
 	switch {
 	case method == http.MethodConnect:
 		return b, errConnect

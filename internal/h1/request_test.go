@@ -38,6 +38,7 @@ func TestRequestBytes(t *testing.T) {
 			req.Header = http.Header{"content-length": {"5"}, "Transfer-encoding": {"chunked"}, "TRAILER": {"x"}, "host": {"evil"}}
 		}, "GET /a?b=c HTTP/1.1\r\nHost: server.test\r\n\r\n"},
 		{"last on its connection", "GET", "", func(req *http.Request) { req.Close = true }, "GET /a?b=c HTTP/1.1\r\nHost: server.test\r\nConnection: close\r\n\r\n"},
+		{"opaque with two slashes", "GET", "", func(req *http.Request) { req.URL = &url.URL{Scheme: "http", Opaque: `//a|"b`, ForceQuery: true} }, "GET //a|\"b? HTTP/1.1\r\nHost: server.test\r\n\r\n"},
 		{"opaque", "GET", "", func(req *http.Request) { req.URL = &url.URL{Scheme: "http", Opaque: "/%61//b", RawQuery: "x;%zz\xff"} }, "GET /%61//b?x;%zz\xff HTTP/1.1\r\nHost: server.test\r\n\r\n"},
 		{"zone", "GET", "", func(req *http.Request) { req.Host = "[fe80::1%eth0]:80" }, "GET /a?b=c HTTP/1.1\r\nHost: [fe80::1]:80\r\n\r\n"},
 		{"length", "POST", "body", nil, "POST /a?b=c HTTP/1.1\r\nHost: server.test\r\nContent-Length: 4\r\n\r\nbody"},
