@@ -160,6 +160,25 @@ type Permit struct {
 	// Done, unless it is nil, gives back what the request holds while it is
 	// unfinished. See Release.
 	Done func()
+	// Learn, unless it is nil, is told of the upstream's answer. See Report.
+	Learn func(Answer)
+}
+
+// An Answer is how an upstream took a request that was let go.
+type Answer struct {
+	Latency   time.Duration // from when it was sent to the head of the answer, or until none was waited for any more
+	Throttled bool          // it was refused for there being too many
+	Late      bool          // there was no answer in time
+}
+
+// Report tells limits that learn what the upstream made of the request, as soon
+// as that is known, and at most once. Of a request that was not sent, whose client left, or
+// that failed otherwise, there is nothing to report: it says nothing of how much
+// the upstream can take.
+func (p Permit) Report(a Answer) {
+	if p.Learn != nil {
+		p.Learn(a)
+	}
 }
 
 // Release says that a request that was let go has ended, however it did. It

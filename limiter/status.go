@@ -15,6 +15,11 @@ type Status struct {
 	Queue   int           // places of one key's queue; 0 in reject mode
 	MaxWait time.Duration // the longest that a request may wait; meaningless without a queue
 
+	// MinRate and MinInFlight are from where the rate and the places are searched
+	// for, up to Rate and MaxInFlight; zero: they are known.
+	MinRate     Rate
+	MinInFlight int
+
 	MaxInFlight int // how many that were let go may be unfinished; 0: any number
 
 	Limit  int64         // windows
@@ -49,6 +54,9 @@ type Status struct {
 	// EffectivePerSecond is how many may leave now in a second, by what its upstream
 	// says too; meaningless without a Rate.
 	EffectivePerSecond float64
+	// EffectiveInFlight is how many may be unfinished now; meaningless without
+	// MaxInFlight. With keys it is of the one for which it is highest.
+	EffectiveInFlight int
 
 	Depth      int           // requests waiting, over all keys
 	OldestWait time.Duration // how long the one has waited that waits longest, over all keys

@@ -1,10 +1,12 @@
 package proxy
 
 import (
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/shapeproxy/shapeproxy/limiter"
 )
@@ -54,6 +56,48 @@ func TestAsk(t *testing.T) {
 		}
 		if !slices.Equal(asked, want) || len(heard) != len(want)-1 || heard[0] != "Too Many Requests 7" {
 			t.Errorf("limited %v: asked %q and heard %q", limited, asked, heard)
+		}
+	}
+}
+
+// A limit that learns is told once of each answer, and of none that there was
+// not, but that it was too late.
+func TestReport(t *testing.T) {
+	up := upstreamHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/429":
+			w.WriteHeader(http.StatusTooManyRequests)
+		case "/busy":
+			w.Header().Set("Retry-After", "1")
+			w.WriteHeader(http.StatusServiceUnavailable)
+		case "/503":
+			w.WriteHeader(http.StatusServiceUnavailable)
+		case "/late":
+			<-r.Context().Done()
+		case "/broken":
+			panic(http.ErrAbortHandler)
+		}
+	}))
+	for path, want := range map[string][]limiter.Answer{
+		"/200": {{}}, "/429": {{Throttled: true}}, "/busy": {{Throttled: true}}, "/503": {{}}, "/late": {{Late: true}}, "/broken": nil,
+	} {
+		var told []limiter.Answer
+		p := passes("one", 1, 1)
+		p.Learn = func(a limiter.Answer) {
+			if a.Latency <= 0 {
+				t.Errorf("%s: the answer took %v", path, a.Latency)
+			}
+			a.Latency = 0
+			told = append(told, a)
+		}
+		r := limited(route("/", up), limiterFunc(func(context.Context, limiter.Request) (limiter.Permit, error) { return p, nil }))
+		if path == "/late" {
+			r.Timeout = 10 * time.Millisecond
+		}
+		w := httptest.NewRecorder()
+		newFront(t, &Site{Routes: []*Route{r}}).proxy.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+		if !slices.Equal(told, want) {
+			t.Errorf("%s, answered with %d: told of %+v, want %+v", path, w.Code, told, want)
 		}
 	}
 }

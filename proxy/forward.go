@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"time"
+
+	"github.com/shapeproxy/shapeproxy/limiter"
 )
 
 // forward sends the request upstream and its answer back.
@@ -77,6 +79,7 @@ func (x *exchange) answered(res *http.Response) error {
 		x.becomeSocket(res)
 	}
 	x.event.UpstreamStatus = res.StatusCode
+	x.permit.Report(limiter.Answer{Latency: x.event.UpstreamDuration, Throttled: throttled(res)})
 	if x.hear != nil {
 		x.hear(res.StatusCode, res.Header)
 	}
@@ -109,10 +112,18 @@ func (x *exchange) failed(_ http.ResponseWriter, _ *http.Request, err error) {
 	}
 	x.dispatch.failed(err)
 	f := explain(err, x.timedOut())
+	if f.status == http.StatusGatewayTimeout {
+		x.permit.Report(limiter.Answer{Latency: x.event.UpstreamDuration, Late: true})
+	}
 	x.event.UpstreamStatus = UpstreamError
 	x.proxy.log.Warn("no answer from upstream", "upstream", x.event.Upstream, "route", x.event.Route,
 		"kind", f.kind, "error", err)
 	x.fail(f.status, f.kind, f.detail)
+}
+
+// throttled reports whether an answer says that there are too many requests.
+func throttled(res *http.Response) bool {
+	return res.StatusCode == http.StatusTooManyRequests || res.StatusCode == http.StatusServiceUnavailable && res.Header["Retry-After"] != nil
 }
 
 // brokenBody answers a request that failed by its client's fault, and reports

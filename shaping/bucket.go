@@ -139,6 +139,17 @@ func (b *bucket) done() {
 	}
 }
 
+// learn takes note of how the upstream took a request that left at that instant.
+func (b *bucket) learn(left time.Time, a limiter.Answer) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := b.now()
+	b.serveLocked(now) // by the pace under which they were due
+	b.line.Learn(now, b.shaper.clock.of(left), a)
+	b.serveLocked(now)
+	b.armLocked(now)
+}
+
 // serve lets out everybody who is due, and tells those whose patience is over: one
 // after the other, as one that is cheaper may become the head by it and be due.
 func (b *bucket) serveLocked(now int64) {
@@ -226,6 +237,8 @@ func (b *bucket) stateLocked(now int64) limiter.Decision {
 		d.Remaining, d.ResetAfter = b.line.Remaining(now)
 	} else {
 		d.Remaining = b.line.Free(now)
+		_, places := b.line.Found()
+		d.Limit = int64(places)
 	}
 	return d
 }
@@ -279,6 +292,13 @@ func (b *bucket) idle(now int64) int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return int64(b.line.Idle(now))
+}
+
+// found is the rate and the places that are in force.
+func (b *bucket) found() (limiter.Rate, int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.line.Found()
 }
 
 // depth is how many wait, for how long the first of those who really do, and how

@@ -186,20 +186,21 @@ func (c *Chain) Refuses(req limiter.Request) bool {
 
 // A walk is one request on its way through a Chain.
 type walk struct {
-	chain  *Chain
-	req    *limiter.Request
-	gate   *Gate              // behind the limits
-	all    []limiter.Decision // by link; one that was not asked has no Policy
-	held   []limiter.Charge   // what limits in reject mode have been charged
-	at     time.Time          // the instant of those charges
-	shared []SharedCharge     // what shared limits have been charged
-	since  time.Time          // the instant of those charges, by their store
-	dry    []rehearsed        // what shared limits in dry run have been charged
-	places []*bucket          // what is held until the request has ended
-	shares []func()           // the same of shared places, to give them back
-	last   int                // the link that was asked last
-	paced  int                // the link that holds it to the pace of the gate; -1: none
-	waited time.Duration      // in the queues behind it
+	chain    *Chain
+	req      *limiter.Request
+	gate     *Gate              // behind the limits
+	all      []limiter.Decision // by link; one that was not asked has no Policy
+	held     []limiter.Charge   // what limits in reject mode have been charged
+	at       time.Time          // the instant of those charges
+	shared   []SharedCharge     // what shared limits have been charged
+	since    time.Time          // the instant of those charges, by their store
+	dry      []rehearsed        // what shared limits in dry run have been charged
+	places   []*bucket          // what is held until the request has ended
+	shares   []func()           // the same of shared places, to give them back
+	learners []learner
+	last     int           // the link that was asked last
+	paced    int           // the link that holds it to the pace of the gate; -1: none
+	waited   time.Duration // in the queues behind it
 }
 
 // turn is what the request asks of the queue at link i.
@@ -224,6 +225,9 @@ func (w *walk) enter(ctx context.Context, i int) (ok bool, err error) {
 	}
 	if holds != nil {
 		w.places = append(w.places, holds)
+		if w.chain.links[i].Queue.Policy().searches() {
+			w.learners = append(w.learners, learner{holds, d.At})
+		}
 	}
 	switch {
 	case err != nil:
@@ -238,6 +242,19 @@ func (w *walk) enter(ctx context.Context, i int) (ok bool, err error) {
 		w.waited += d.Waited
 	}
 	return true, nil
+}
+
+// A learner searches for its pace, and has let the request go at that instant.
+type learner struct {
+	*bucket
+	left time.Time
+}
+
+// learn is the Permit's.
+func (w *walk) learn(a limiter.Answer) {
+	for _, l := range w.learners {
+		l.bucket.learn(l.left, a)
+	}
 }
 
 // release gives the places back.
@@ -431,6 +448,9 @@ func (w *walk) passed(p *limiter.Permit) {
 	p.Allowed = true
 	if len(w.places)+len(w.shares) > 0 {
 		p.Done = w.release
+	}
+	if len(w.learners) > 0 {
+		p.Learn = w.learn
 	}
 	for _, d := range p.All {
 		// Smallest Remaining ÷ Limit; a limit that was not asked has none.

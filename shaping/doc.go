@@ -88,6 +88,15 @@
 // one that is closed keeps its place, and those for others pass. That counts as
 // waiting: whose turn has moved beyond MaxWait is told at once (paused).
 //
+// # What nobody knows
+//
+// With MinRate the rate in force is searched for, and with MinInFlight the
+// places, by what Grants and Permits report of answers; see [AutoRate] and
+// [AutoPlaces]. The promise is then about the highest of each. A predicted wait
+// is by what is in force, so it is too long while the search still rises, and
+// whoever waits as it falls may be told so (paused). Each key searches for
+// itself, and what it found is kept for an hour after it was last used.
+//
 // # Classes and turns
 //
 // With PromoteAfter set, no class is starved. A waiter of class Low counts as

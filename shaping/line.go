@@ -18,6 +18,13 @@ type Terms struct {
 	// PromoteAfter is the time for which a waiter counts one class better; 0:
 	// never.
 	PromoteAfter time.Duration
+
+	// Set, the rate in force is searched for, from MinRate up to Rate; see
+	// AutoRate.
+	MinRate limiter.Rate
+	// Set, the places are searched for, from so many up to MaxInFlight; see
+	// AutoPlaces.
+	MinInFlight int
 }
 
 // A Line is one queue without the waiting: [queue.Turns] say who is next, a
@@ -53,6 +60,7 @@ type Line[T any] struct {
 	deadlines heap[T]
 
 	ghosts ghosts
+	search *search // nil: all is known
 
 	gates map[passage]stand // before which somebody waits; nil: none
 	owner *bucket           // whose clock it goes by, and who takes its turns at gates; nil: Unix time
@@ -92,7 +100,9 @@ type Waiter[T any] struct {
 
 // NewLine returns an empty line.
 func NewLine[T any](t Terms) Line[T] {
-	l := Line[T]{pace: NewPace(t.Rate, t.Burst, t.MaxInFlight), capacity: t.Queue, maxWait: t.MaxWait}
+	l := Line[T]{capacity: t.Queue, maxWait: t.MaxWait, search: newSearch(t)}
+	rate, places := l.search.found(t)
+	l.pace = NewPace(rate, t.Burst, places)
 	l.queue.Ageing = int64(t.PromoteAfter)
 	return l
 }
@@ -120,6 +130,7 @@ func (l *Line[T]) Enter(now int64, e Entrant, v T) (verdict Verdict, w, out *Wai
 			return l.Enter(now, e, v) // the gate has just let another line's pass
 		}
 		l.pace.Pass(now, l.cost(e))
+		l.search.use(now)
 		return verdict, nil, nil
 	}
 	if l.Depth(now) >= l.capacity {
@@ -286,7 +297,13 @@ func (l *Line[T]) Leave(now int64) *Waiter[T] {
 	if opened != 0 {
 		l.pace.reopened(opened)
 	}
+	held := l.search != nil && l.pace.rateHeld(now, max(w.Came, opened), w.place.Cost)
 	l.pace.Leave(now, w.place.Cost)
+	if held {
+		l.search.left(now, w.place.Cost)
+		l.follow(now)
+	}
+	l.search.use(now)
 	l.head = nil
 	l.left += w.place.Cost
 	return w
@@ -380,7 +397,7 @@ func (l *Line[T]) Idle(now int64) time.Duration {
 	if l.queue.Len() > 0 {
 		return Pinned
 	}
-	return l.pace.Settled(now, l.ghosts.cost)
+	return max(l.pace.Settled(now, l.ghosts.cost), l.search.kept(now))
 }
 
 // Adopt goes on under other terms. Nobody who waits is refused for it, nobody
@@ -392,7 +409,9 @@ func (l *Line[T]) Adopt(now int64, t Terms) {
 	if _, most := l.queue.Costs(); l.pace.rated() && t.Burst > l.pace.burst && most > l.pace.burst {
 		l.pace.slowed = now // who found a full bucket enough has to wait for a larger one
 	}
-	l.pace.Adopt(now, t.Rate, t.Burst, t.MaxInFlight)
+	l.search = l.search.adopt(t, l.pace.rate, l.pace.places)
+	rate, places := l.search.found(t)
+	l.pace.Adopt(now, rate, t.Burst, places)
 	l.capacity, l.maxWait = t.Queue, t.MaxWait
 	l.queue.Ageing = int64(t.PromoteAfter)
 }

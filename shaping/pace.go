@@ -291,6 +291,12 @@ func (p *Pace) waitFrom(now, from, ahead, cost int64) time.Duration {
 // in a bunch.
 func (p *Pace) reopened(at int64) { p.resumed = max(p.resumed, at) }
 
+// rateHeld reports whether it is the rate that has held up one of that cost which
+// leaves now, and nothing else: not its coming, nor a gate that opened, at since.
+func (p *Pace) rateHeld(now, since, cost int64) bool {
+	return p.rated() && p.due(p.paid(now), cost).ceil() > max(since, p.ready, p.resumed)
+}
+
 // full reports whether no place is free.
 func (p *Pace) full() bool { return p.places > 0 && p.taken >= p.places }
 

@@ -35,6 +35,13 @@ type Policy struct {
 	// never. Where all are of one class it only takes turns away from newcomers.
 	PromoteAfter time.Duration
 
+	// MinRate and MinInFlight, unless they are zero, have the rate in force
+	// searched for between MinRate and Rate, and the places between MinInFlight
+	// and MaxInFlight, for each key by itself. They are found by what Permits and
+	// Grants report of requests; see AutoRate and AutoPlaces.
+	MinRate     limiter.Rate
+	MinInFlight int
+
 	MaxKeys int  // keys remembered at once; 0 means limiter.DefaultMaxKeys
 	Status  int  // HTTP status of a refusal; 0 means 429
 	DryRun  bool // decide and count, delay nobody; the caller lets the request pass
@@ -59,6 +66,9 @@ func (p Policy) Validate() error {
 	case p.MaxInFlight < 1:
 		return errors.New("rate must be above zero, or max_in_flight at least 1")
 	}
+	if err := p.validateSearch(); err != nil {
+		return err
+	}
 	switch {
 	case p.Queue < 0 || p.Queue > MaxQueue:
 		return fmt.Errorf("queue must be between 0 and %d", MaxQueue)
@@ -75,6 +85,27 @@ func (p Policy) Validate() error {
 	}
 	return nil
 }
+
+func (p Policy) validateSearch() error {
+	switch {
+	case !p.searches():
+		return nil
+	case p.MinRate.Count != 0 && p.Rate.Count == 0:
+		return errors.New("min_rate needs rate, as the highest")
+	case p.MinRate.Count != 0 && slower(p.Rate, p.MinRate):
+		return errors.New("min_rate must not be above the highest rate")
+	case p.MinInFlight < 0 || p.MinInFlight > p.MaxInFlight:
+		return fmt.Errorf("min_in_flight must be between 1 and %d, the most", p.MaxInFlight)
+	case p.DryRun:
+		return errors.New("dry_run lets everything pass, so that nothing can be found by it")
+	case p.MinRate.Count != 0:
+		return limiter.ValidateBucket(p.MinRate, p.Burst)
+	}
+	return nil
+}
+
+// searches reports whether the pace is searched for.
+func (p Policy) searches() bool { return p.MinRate.Count != 0 || p.MinInFlight != 0 }
 
 // rules are a valid policy with its defaults filled in, and what an operator
 // has stopped. They do not change.
@@ -107,7 +138,7 @@ func newRules(p Policy) (*rules, error) {
 func (p Policy) Terms() Terms {
 	return Terms{
 		Rate: p.Rate, Burst: p.Burst, Queue: p.Queue, MaxWait: cmp.Or(p.MaxWait, DefaultMaxWait),
-		MaxInFlight: p.MaxInFlight, PromoteAfter: p.PromoteAfter,
+		MaxInFlight: p.MaxInFlight, PromoteAfter: p.PromoteAfter, MinRate: p.MinRate, MinInFlight: p.MinInFlight,
 	}
 }
 
@@ -164,6 +195,13 @@ type Grant struct {
 func (g Grant) Release() {
 	if g.bucket != nil {
 		g.bucket.done()
+	}
+}
+
+// Report says how the upstream took the request, as limiter.Permit.Report does.
+func (g Grant) Report(a limiter.Answer) {
+	if g.bucket != nil {
+		g.bucket.learn(g.At, a)
 	}
 }
 
@@ -420,7 +458,10 @@ type Snapshot struct {
 	Paused     bool
 	Resumes    time.Duration // until a pause ends by itself; 0: it does not, or there is none
 	Keys       int           // keys remembered
-	Evicted    uint64        // keys forgotten, for want of room, before they were as good as new
+	// Rate and Places are those in force, of the key for which they are highest.
+	Rate    limiter.Rate
+	Places  int
+	Evicted uint64 // keys forgotten, for want of room, before they were as good as new
 }
 
 // Snapshot looks at each key once, under its lock, so the numbers may be of
@@ -434,8 +475,16 @@ func (s *Shaper) Snapshot() Snapshot {
 			snap.Resumes = time.Duration(r.pausedUntil - now)
 		}
 	}
+	snap.Rate, snap.Places = newSearch(r.Terms()).found(r.Terms())
 	s.lines.Each(func(b **bucket) bool {
 		n, oldest, inFlight := (*b).depth()
+		if r.searches() {
+			rate, places := (*b).found()
+			if slower(snap.Rate, rate) {
+				snap.Rate = rate
+			}
+			snap.Places = max(snap.Places, places)
+		}
 		snap.Depth += n
 		snap.OldestWait = max(snap.OldestWait, oldest)
 		snap.InFlight += inFlight

@@ -106,7 +106,7 @@ func TestKeysHaveQueuesOfTheirOwn(t *testing.T) {
 		a := []*asked{s.ask("a", nil), s.ask("a", nil), s.ask("a", nil), s.ask("a", nil)}
 		s.at(500 * time.Millisecond)
 		b := []*asked{s.ask("b", nil), s.ask("b", nil)}
-		if snap := s.Snapshot(); snap != (shaping.Snapshot{Depth: 3, Capacity: 2, OldestWait: 500 * time.Millisecond, Keys: 2}) {
+		if snap := s.Snapshot(); snap != (shaping.Snapshot{Depth: 3, Capacity: 2, OldestWait: 500 * time.Millisecond, Keys: 2, Rate: s.Policy().Rate}) {
 			t.Fatalf("%+v", snap)
 		}
 		s.at(time.Minute)

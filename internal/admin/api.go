@@ -15,10 +15,14 @@ type limitJSON struct {
 	Name      string            `json:"name"`
 	Algorithm limiter.Algorithm `json:"algorithm"`
 	Rate      string            `json:"rate,omitempty"`
+	MinRate   string            `json:"min_rate,omitempty"`
+	MaxRate   string            `json:"max_rate,omitempty"`
 	Burst     int64             `json:"burst,omitempty"`
 	Queue     *int              `json:"queue,omitempty"`
 	MaxWait   string            `json:"max_wait,omitempty"`
-	MaxPlaces int               `json:"max_in_flight,omitempty"`
+	MaxPlaces any               `json:"max_in_flight,omitempty"` // a number, or "auto"
+	LeastIn   int               `json:"min_in_flight,omitempty"`
+	MostIn    int               `json:"max_in_flight_limit,omitempty"`
 	Limit     int64             `json:"limit,omitempty"`
 	Window    string            `json:"window,omitempty"`
 	TimeZone  string            `json:"timezone,omitempty"`
@@ -37,7 +41,8 @@ type limitJSON struct {
 	Routes    []string          `json:"routes"`
 
 	Effective *float64 `json:"effective_rate,omitempty"` // requests a second
-	Paused    string   `json:"paused,omitempty"`         // why nothing leaves the queue
+	Places    int      `json:"effective_max_in_flight,omitempty"`
+	Paused    string   `json:"paused,omitempty"` // why nothing leaves the queue
 	Resumes   float64  `json:"resumes_in_seconds,omitempty"`
 
 	Depth      int           `json:"depth"`
@@ -81,8 +86,14 @@ func describe(s limiter.Status, d decisionsJSON) limitJSON {
 	if l.Burst, l.Queue = s.Burst, &s.Queue; s.Rate.Count > 0 {
 		l.Rate, l.Effective = s.Rate.String(), &s.EffectivePerSecond
 	}
-	if l.MaxPlaces = s.MaxInFlight; s.MaxInFlight > 0 {
-		l.InFlight = &s.InFlight
+	if s.MinRate.Count > 0 {
+		l.Rate, l.MinRate, l.MaxRate = "auto", s.MinRate.String(), s.Rate.String()
+	}
+	if s.MaxInFlight > 0 {
+		l.MaxPlaces, l.InFlight = s.MaxInFlight, &s.InFlight
+	}
+	if s.MinInFlight > 0 {
+		l.MaxPlaces, l.LeastIn, l.MostIn, l.Places = "auto", s.MinInFlight, s.MaxInFlight, s.EffectiveInFlight
 	}
 	if s.Queue > 0 {
 		l.MaxWait, l.Deadline = limiter.FormatDuration(s.MaxWait), s.DeadlineHeader

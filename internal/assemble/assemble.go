@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"log/slog"
+	"net/http"
 	"net/netip"
 	"slices"
 	"sync"
@@ -235,7 +236,7 @@ func Queues(c config.Limit) bool { return c.Queue > 0 || c.Algorithm == limiter.
 func QueuePolicy(c config.Limit) shaping.Policy {
 	return shaping.Policy{
 		Name: c.Name, Rate: c.Rate, Burst: c.Burst, MaxInFlight: c.MaxInFlight, Queue: c.Queue, MaxWait: c.MaxWait,
-		PromoteAfter: c.PromoteAfter, MaxKeys: c.MaxKeys, Status: c.Status, DryRun: c.DryRun,
+		MinRate: c.MinRate, MinInFlight: c.MinInFlight, PromoteAfter: c.PromoteAfter, MaxKeys: c.MaxKeys, Status: c.Status, DryRun: c.DryRun,
 	}
 }
 
@@ -267,7 +268,8 @@ func (s *System) route(c config.Route, u *upstream, set []proxy.Field, limits []
 	}
 	ear := u.ear
 	if ear != nil {
-		r.Ask = ear.ask
+		searched := slices.ContainsFunc(limits, func(l *limit) bool { return l.conf.MinRate.Count > 0 })
+		r.Ask = func(keys []limiter.Key) func(int, http.Header) { return ear.ask(keys, searched) }
 	} else if len(limits) == 0 {
 		return r
 	}
@@ -341,6 +343,7 @@ func (s *System) Limits() []limiter.Status {
 	all := make([]limiter.Status, len(g.limits))
 	for i, l := range g.limits {
 		c := &l.conf
+		rate := c.Rate
 		st := limiter.Status{
 			Name: c.Name, Algorithm: c.Algorithm, Rate: c.Rate, Burst: c.Burst, Queue: c.Queue, MaxWait: c.MaxWait,
 			Limit: c.Limit, Window: c.Window, Key: c.Key.String(), DryRun: c.DryRun, Routes: l.routes,
@@ -354,6 +357,8 @@ func (s *System) Limits() []limiter.Status {
 			now := q.Snapshot()
 			st.Depth, st.OldestWait, st.Keys, st.Evicted = now.Depth, now.OldestWait, now.Keys, now.Evicted
 			st.MaxInFlight, st.InFlight = c.MaxInFlight, now.InFlight
+			st.MinRate, st.MinInFlight, st.EffectiveInFlight = c.MinRate, c.MinInFlight, now.Places
+			rate = now.Rate
 			if now.Paused {
 				st.Paused, st.Resumes = limiter.PausedByOperator, now.Resumes
 			}
@@ -366,7 +371,7 @@ func (s *System) Limits() []limiter.Status {
 		} else {
 			st.Keys, st.Evicted = l.link.Reject.Keys(), l.link.Reject.Evicted()
 		}
-		l.stands(&st)
+		l.stands(&st, rate)
 		s.left.count(&st)
 		all[i] = st
 	}

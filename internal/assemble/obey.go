@@ -82,8 +82,9 @@ func (e *ear) key(keys []limiter.Key, src identity.Source) []limiter.Key {
 	return append(keys, limiter.Key{Value: value})
 }
 
-// ask is a Route's Ask.
-func (e *ear) ask(keys []limiter.Key) func(int, http.Header) {
+// ask is a Route's Ask. With searched, a limit of the route finds out its rate by
+// itself.
+func (e *ear) ask(keys []limiter.Key, searched bool) func(int, http.Header) {
 	value := ""
 	if e.gates.Keyed() {
 		value = keys[len(keys)-1].Value
@@ -93,11 +94,11 @@ func (e *ear) ask(keys []limiter.Key) func(int, http.Header) {
 		return nil // as many gates as there may be are in use
 	}
 	number := gate.Sent()
-	return func(status int, h http.Header) { e.hear(gate, number, status, h) }
+	return func(status int, h http.Header) { e.hear(gate, number, searched, status, h) }
 }
 
 // hear takes note of the answer to the request of that number.
-func (e *ear) hear(gate *shaping.Gate, number uint64, status int, h http.Header) {
+func (e *ear) hear(gate *shaping.Gate, number uint64, searched bool, status int, h http.Header) {
 	now, obey := time.Now(), e.obey.Load()
 	said := quota.Read(status, h, now, obey.Trust)
 	if said.Ignored > 0 {
@@ -121,6 +122,7 @@ func (e *ear) hear(gate *shaping.Gate, number uint64, status int, h http.Header)
 	switch {
 	case said.Paused:
 		e.pause(gate, throttled, said.Pause, obey)
+	case searched: // it goes slower from now on, which is why it was throttled
 	case !said.Known || said.Left.Requests > 0:
 		e.pause(gate, throttled, e.strike(gate, number), obey)
 	}
@@ -190,10 +192,11 @@ func (e *ear) forgive(number uint64) {
 
 // stands fills in how the limit stands for what its upstreams and operators say.
 // Of several upstreams it is the one that lets most through that counts.
-func (l *limit) stands(st *limiter.Status) {
+// The rate is the limit's own.
+func (l *limit) stands(st *limiter.Status, own limiter.Rate) {
 	rate := math.Inf(1)
-	if c := l.conf; c.Rate.Count > 0 {
-		rate = float64(c.Rate.Count) / c.Rate.Per.Seconds()
+	if own.Count > 0 {
+		rate = float64(own.Count) / own.Per.Seconds()
 	}
 	st.EffectivePerSecond = rate
 	if st.Paused != "" {

@@ -146,6 +146,9 @@ type Limit struct {
 	Queue     int
 	MaxWait   time.Duration
 
+	MinRate     limiter.Rate // set: the rate is searched for, from here up to Rate
+	MinInFlight int          // above 0: so is MaxInFlight, from here up
+
 	MaxInFlight    int           // 0: no bound
 	DeadlineHeader string        // in canonical form; empty: none
 	FairBy         identity.Key  // global: plain first in, first out

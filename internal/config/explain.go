@@ -121,10 +121,20 @@ func (l Limit) passes() string {
 	}
 	if l.Algorithm == limiter.Concurrency {
 		text := fmt.Sprintf("at most %d at the upstream at once; ", l.MaxInFlight)
+		if l.MinInFlight > 0 {
+			text = l.found() + "; "
+		}
 		if l.Queue > 0 {
 			return text + fmt.Sprintf("%d may wait for a free place, each up to %s", l.Queue, limiter.FormatDuration(l.MaxWait))
 		}
 		return text + "what comes on top is refused"
+	}
+	if l.MinRate.Count > 0 {
+		text := fmt.Sprintf("the rate is found out by when the upstream throttles: from %s up, never above %s", perUnit(l.MinRate), perUnit(l.Rate))
+		if l.Burst > 1 {
+			text += fmt.Sprintf("; at most %d at once", l.Burst)
+		}
+		return text + fmt.Sprintf("; %d may wait, each up to %s (max_wait) by the rate that is in force", l.Queue, limiter.FormatDuration(l.MaxWait))
 	}
 	each := "one each " + interval(l.Rate)
 	if l.Algorithm == limiter.LeakyBucket && l.Queue > 0 {
@@ -158,7 +168,11 @@ func (l Limit) waits() string {
 // turns says how a queue is left, where that is not plain first in, first out
 // at the rate.
 func (l Limit) turns(ipv6Prefix int) (lines []string) {
-	if l.Algorithm != limiter.Concurrency && l.MaxInFlight > 0 {
+	switch {
+	case l.Algorithm == limiter.Concurrency:
+	case l.MinInFlight > 0:
+		lines = append(lines, l.found()+"; waits may then grow up to max_wait")
+	case l.MaxInFlight > 0:
 		lines = append(lines, fmt.Sprintf("released only while fewer than %d are unfinished; waits may then grow up to max_wait", l.MaxInFlight))
 	}
 	if len(l.FairBy.Parts()) > 0 {

@@ -37,6 +37,9 @@ var (
 	windowFields = []string{"limit", "window"}
 	fixedFields  = []string{"limit", "window", "timezone"}
 	placeFields  = []string{"max_in_flight", "queue", "max_wait"}
+	// What bounds a search.
+	rateSearch  = []string{"min_rate", "max_rate"}
+	placeSearch = []string{"min_in_flight", "max_in_flight_limit"}
 	// What says how a queue is left, whatever the algorithm.
 	turnFields = []string{"deadline_header", "fair_by", "promote_after"}
 )
@@ -49,22 +52,12 @@ func (d *decoder) limit(t *table) Limit {
 	l.Rate, l.Limit, l.Window = limiter.Rate{Count: 1, Per: time.Second}, 1, time.Second
 	t.preset(&l)
 	t.algorithm(&l.Algorithm)
-	t.quantity("rate", `a rate such as "10/s"`, func(s string) error {
-		r, err := limiter.ParseRate(s)
-		if err == nil {
-			l.Rate = r
-		}
-		return err
-	})
+	t.rate(&l)
 	// What is too small or too large is the limiter's own rule.
 	t.count("burst", &l.Burst, math.MinInt64, math.MaxInt64)
 	t.int("queue", &l.Queue, 0, math.MaxInt32)
 	t.duration("max_wait", &l.MaxWait)
-	least := int64(0)
-	if l.Algorithm == limiter.Concurrency {
-		least = 1
-	}
-	t.int("max_in_flight", &l.MaxInFlight, least, math.MaxInt32)
+	t.places(&l)
 	t.deadlineHeader(&l.DeadlineHeader)
 	t.key("fair_by", flowForm, &l.FairBy, parseFlow)
 	t.duration("promote_after", &l.PromoteAfter)
@@ -88,26 +81,31 @@ func (d *decoder) limit(t *table) Limit {
 		if l.Algorithm == limiter.FixedWindow {
 			takes = fixedFields
 		}
-		t.refuse(slices.Concat(bucketFields, []string{"max_in_flight"}, turnFields), l.Algorithm, takes)
+		t.refuse(slices.Concat(bucketFields, rateSearch, []string{"max_in_flight"}, placeSearch, turnFields), l.Algorithm, takes)
 		t.dates(&l)
 		t.require("limit", "100")
 		t.require("window", `"1m"`)
 		l.Rate, l.Burst, l.Queue, l.MaxWait = limiter.Rate{}, 0, 0, 0
+		l.MinRate, l.MinInFlight, l.MaxInFlight = limiter.Rate{}, 0, 0
 	case l.Algorithm == limiter.Concurrency:
-		t.refuse([]string{"rate", "burst", "limit", "window", "timezone"}, l.Algorithm, placeFields)
+		t.refuse(slices.Concat([]string{"rate", "burst", "limit", "window", "timezone"}, rateSearch), l.Algorithm, placeFields)
 		t.require("max_in_flight", "4")
 		if t.has("cost") {
 			t.bad("cost", "concurrency does not take it, as each request is one that is unfinished; remove it")
 		}
 		t.queue(&l)
 		t.shareable(&l)
-		l.Rate, l.Burst = limiter.Rate{}, 0
+		l.Rate, l.MinRate, l.Burst = limiter.Rate{}, limiter.Rate{}, 0
+		if !t.has("min_rate") && !t.has("max_rate") { // or that is said already
+			t.searched(&l)
+		}
 		l.noWindow()
 		return l
 	default:
 		t.refuse(fixedFields, l.Algorithm, bucketFields)
 		t.require("rate", `"10/s"`)
 		t.queue(&l)
+		t.searched(&l)
 		l.noWindow()
 	}
 	policy := limiter.Policy{

@@ -85,6 +85,7 @@ func newEngine(c *config.Config, begin int64, s *stats) (*engine, error) {
 		l := &limit{conf: conf, stats: s.limit(conf)}
 		if assemble.Queues(*conf) {
 			l.terms, l.lines = assemble.QueuePolicy(*conf).Terms(), make(map[string]*line)
+			l.terms.MinRate, l.terms.MinInFlight = limiter.Rate{}, 0 // no log tells when the upstream would have throttled
 		} else {
 			var err error
 			if l.reject, err = e.store.NewLimit(assemble.RejectPolicy(*conf)); err != nil {

@@ -185,6 +185,12 @@ func (p *plan) doubts(service bool) (notes []string) {
 		if l.CostHeader != "" && !p.seen.header[l.CostHeader] {
 			say("limit %q takes its cost from a header that the log does not have: every request costs 1", l.Name)
 		}
+		if l.MinRate.Count > 0 {
+			say("limit %q searches for its rate, and the log cannot tell what would have been found: it goes at max_rate = %q", l.Name, l.Rate)
+		}
+		if l.MinInFlight > 0 {
+			say("limit %q searches for max_in_flight, and the log cannot tell what would have been found: it is max_in_flight_limit = %d", l.Name, l.MaxInFlight)
+		}
 		if l.MaxInFlight > 0 && !p.seen.service && !service {
 			say("limit %q bounds the requests in flight, and the log does not say how long they took: give it with --service-time, or nothing is ever in flight", l.Name)
 		}

@@ -63,7 +63,7 @@ export class Card {
     this.seconds = new Map(this.samples.map((s) => [Math.round((s.t - now.t) / 1000), s]));
     // Each key has a rate of its own: the line is for one alone.
     const ruled = this.plots.show(this.seconds, this.limit.key === "global" ? this.limit.per_second : 0);
-    this.find(".ruled").textContent = ruled ? `╌╌ ${this.limit.rate || `${whole(this.limit.limit)}/${this.limit.window}`}` : "";
+    this.find(".ruled").textContent = ruled ? `╌╌ ${this.limit.max_rate || this.limit.rate || `${whole(this.limit.limit)}/${this.limit.window}`}` : "";
     this.numbers();
   }
 
@@ -115,7 +115,8 @@ export class Card {
     const l = this.limit, d = l.decisions;
     const facts = {
       algorithm: l.algorithm, rate: l.rate, burst: l.burst, queue: l.queue, max_wait: l.max_wait,
-      max_in_flight: l.max_in_flight, in_flight: l.in_flight,
+      min_rate: l.min_rate, max_rate: l.max_rate, effective_rate: l.min_rate && l.effective_rate,
+      max_in_flight: l.max_in_flight, effective_max_in_flight: l.effective_max_in_flight, in_flight: l.in_flight,
       limit: l.limit, window: l.window, key: listed(l.key), keys: whole(l.keys), fair_by: l.fair_by && listed(l.fair_by),
       routes: l.routes.join("\n") || "none",
       admitted: whole(d.admitted), queued: whole(d.queued), rejected: reasons(d.rejected) || "0", gone: whole(d.gone),

@@ -28,11 +28,11 @@ export function words(l) {
   switch (l.algorithm) {
     case "leaky-bucket":
       return l.queue > 0
-        ? `Leaky bucket with a queue: requests leave evenly at ${l.rate}; ${waits()}`
+        ? `Leaky bucket with a queue: requests leave evenly at ${paceOf(l)}; ${waits()}`
         : `Leaky bucket: drains at ${l.rate} and refuses what would overflow ${whole(l.burst)}${each}.`;
     case "token-bucket":
       return l.queue > 0
-        ? `Token bucket with a queue: ${whole(l.burst)} at once, then ${l.rate}; ${waits()}`
+        ? `Token bucket with a queue: ${whole(l.burst)} at once, then ${paceOf(l)}; ${waits()}`
         : `Token bucket: ${whole(l.burst)} at once, then ${l.rate}${each}.`;
     case "fixed-window":
       return `Fixed window: ${whole(l.limit)} in each ${l.window}${each}.`;
@@ -42,8 +42,8 @@ export function words(l) {
       return `Sliding window of two counters: about ${whole(l.limit)} in any ${l.window}${each}.`;
     case "concurrency":
       return l.queue > 0
-        ? `Places: ${whole(l.max_in_flight)} at the upstream at once; ${waits()}`
-        : `Places: ${whole(l.max_in_flight)} at the upstream at once${each}.`;
+        ? `Places: ${placesOf(l)} at the upstream at once; ${waits()}`
+        : `Places: ${placesOf(l)} at the upstream at once${each}.`;
   }
   return l.algorithm;
 }
@@ -53,3 +53,7 @@ export function pause(l) {
   const by = l.paused === "operator" ? "Paused by an operator" : `Paused: ${l.paused}`;
   return l.resumes_in_seconds > 0 ? `${by}; goes on in ${seconds(l.resumes_in_seconds)}.` : `${by}, until resumed.`;
 }
+
+// What is searched for is told by its bounds.
+const paceOf = (l) => l.rate === "auto" ? `a rate found out between ${l.min_rate} and ${l.max_rate}` : l.rate;
+const placesOf = (l) => l.max_in_flight === "auto" ? `as many as are found out between ${whole(l.min_in_flight)} and ${whole(l.max_in_flight_limit)}` : whole(l.max_in_flight);
