@@ -24,6 +24,7 @@ type budgets interface {
 	settle(h uint64, now int64)
 	wait(h uint64, now, cost int64) int64
 	state(h uint64, now int64) quota
+	words(h uint64, now int64) []int64
 	take(h uint64, now, cost int64)
 	giveBack(h uint64, at, now, cost int64)
 	forget(h uint64)
@@ -143,6 +144,14 @@ func (k *keys[S, M]) wait(h uint64, now, cost int64) int64 {
 
 func (k *keys[S, M]) state(h uint64, now int64) quota {
 	return k.quota(k.get(h), now)
+}
+
+func (k *keys[S, M]) words(h uint64, now int64) []int64 {
+	k.settle(h, now)
+	if s := k.At(h).Get(h); s != nil {
+		return stateWords(nil, any(s))
+	}
+	return nil
 }
 
 func (k *keys[S, M]) quota(s S, now int64) quota { return quotaOf(k.meter, s, now) }

@@ -102,6 +102,19 @@ func (l *Limit) Busiest(n int) []Busy {
 	return all
 }
 
+// State is what the limit keeps of key, as of the instant at, for who draws how an
+// algorithm works: nil for a key that is not known, or else the numbers of a
+// [Meter], but that a LeakyBucket keeps the level in whole requests, the part of
+// one more in 1 ÷ Rate.Per, and the instant, which is at, of both.
+func (l *Limit) State(key string) (state []int64, at time.Time) {
+	latch, h := l.budgets.locate(key)
+	latch.Lock()
+	now := l.memory.now()
+	state = l.budgets.words(h, now)
+	latch.Unlock()
+	return state, l.memory.timeOf(now)
+}
+
 // Forget makes key as good as new.
 func (l *Limit) Forget(key string) {
 	latch, h := l.budgets.locate(key)

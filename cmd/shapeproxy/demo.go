@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -65,7 +66,7 @@ func newDemoCommand() *cobra.Command {
 }
 
 // A demo is a fragile upstream and the proxy before it, which is that of
-// "shapeproxy run" with one more path, /check.
+// "shapeproxy run" with two more paths, /check and /play.
 type demo struct {
 	at       demoAddresses
 	upstream fragileUpstream
@@ -107,16 +108,23 @@ func newDemo(at demoAddresses, stderr io.Writer, listen func(flag, address strin
 	if err != nil {
 		return nil, err
 	}
+	play, err := newPlayground()
+	if err != nil {
+		return nil, err
+	}
 	s, err := newService(c, load, stderr)
 	if err != nil {
 		return nil, err
 	}
 	s.server.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/check" {
+		switch {
+		case r.URL.Path == "/check":
 			check.ServeHTTP(w, r)
-			return
+		case r.URL.Path == "/play" || strings.HasPrefix(r.URL.Path, "/play/"):
+			play.ServeHTTP(w, r)
+		default:
+			s.system.Proxy.ServeHTTP(w, r)
 		}
-		s.system.Proxy.ServeHTTP(w, r)
 	})
 	s.listeners, s.adminListen = listeners[:1], listeners[2]
 	return &demo{at: at, proxy: s, upstreamListen: listeners[1]}, nil

@@ -19,23 +19,24 @@ import (
 type checkHandler map[limiter.Algorithm]*limiter.Limit
 
 func newCheckHandler() (checkHandler, error) {
-	rate, err := limiter.NewRate(1, 2*time.Second)
-	if err != nil {
-		return nil, err
-	}
 	memory, h := limiter.NewMemory(), make(checkHandler)
 	for _, algo := range limiter.Algorithms {
-		// Each algorithm takes what is its own of these.
-		h[algo], err = memory.NewLimit(limiter.Policy{
-			Name: string(algo), Algorithm: algo,
-			Rate: rate, Burst: 5,
-			Limit: 5, Window: 10 * time.Second,
-		})
-		if err != nil {
+		var err error
+		if h[algo], err = memory.NewLimit(demoPolicy(algo)); err != nil {
 			return nil, err
 		}
 	}
 	return h, nil
+}
+
+// demoPolicy is what /check and /play show of an algorithm, which takes what is
+// its own of these.
+func demoPolicy(algo limiter.Algorithm) limiter.Policy {
+	return limiter.Policy{
+		Name: string(algo), Algorithm: algo,
+		Rate: limiter.Rate{Count: 1, Per: 2 * time.Second}, Burst: 5,
+		Limit: 5, Window: 10 * time.Second,
+	}
 }
 
 // A verdict is the body of an answer of /check. Times are in seconds.
@@ -74,10 +75,14 @@ func (h checkHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		status = d.Status
 		w.Header().Set("Retry-After", strconv.FormatInt(proxy.Seconds(d.RetryAfter), 10))
 	}
-	writeJSON(w, status, verdict{
+	writeJSON(w, status, verdictOf(algo, d))
+}
+
+func verdictOf(algo limiter.Algorithm, d limiter.Decision) verdict {
+	return verdict{
 		Algo: algo, Allowed: d.Allowed, Limit: d.Limit, Remaining: d.Remaining,
 		ResetAfter: seconds(d.ResetAfter), RetryAfter: seconds(d.RetryAfter),
-	})
+	}
 }
 
 // seconds is d to the next millisecond, as a client that comes earlier is

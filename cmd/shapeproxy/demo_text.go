@@ -21,13 +21,14 @@ func (at demoAddresses) lookup(name string) (string, bool) {
 func printDemo(w io.Writer, at demoAddresses, limit config.Limit) {
 	interval := limit.Rate.Interval()
 	part := func(name, address, does string) {
-		fmt.Fprintf(w, "  %-10s %-24s %s\n", name, "http://"+address+"/", does)
+		fmt.Fprintf(w, "  %-10s %-24s %s\n", name, "http://"+address, does)
 	}
 	fmt.Fprintln(w)
-	part("upstream", at.Upstream, fmt.Sprintf("made for %d requests a second; at more than %d in a second it breaks,\n%37s and answers 503 for %s",
+	part("upstream", at.Upstream+"/", fmt.Sprintf("made for %d requests a second; at more than %d in a second it breaks,\n%37s and answers 503 for %s",
 		fragileRate, fragileMost, "", fragileOutage))
-	part("proxy", at.Proxy, fmt.Sprintf("in front of it: lets one through each %s, %d may wait", interval, limit.Queue))
-	part("live page", at.Admin, "the queue as it fills and drains")
+	part("proxy", at.Proxy+"/", fmt.Sprintf("in front of it: lets one through each %s, %d may wait", interval, limit.Queue))
+	part("live page", at.Admin+"/", "the queue as it fills and drains")
+	part("playground", at.Proxy+"/play", "press a button, and see the five algorithms decide side by side")
 	fmt.Fprintf(w, "\nThree things to try in another terminal, with the live page in view:\n\n")
 
 	burst := func(address string) string {
