@@ -18,6 +18,8 @@ func (s *System) Busiest(name string, n int) ([]limiter.Busy, error) {
 		return l.link.Queue.Busiest(n), nil
 	case l.link.Reject != nil:
 		return l.link.Reject.Busiest(n), nil
+	case l.link.Shared != nil:
+		return nil, fmt.Errorf("the limit %q is counted on Redis, which does not know its busiest keys; ask for one key by its value", name)
 	default:
 		return nil, elsewhere(name)
 	}
@@ -71,5 +73,5 @@ func (s *System) Waiting(name string, n int) ([]shaping.Waiting, error) {
 func unknown(name string) error { return fmt.Errorf("there is no limit %q", name) }
 
 func elsewhere(name string) error {
-	return fmt.Errorf("the keys of the limit %q are not kept in this process", name)
+	return fmt.Errorf("the places of the limit %q are held on Redis, by names that tell no key; each is free when its request has ended", name)
 }

@@ -1,6 +1,7 @@
 package assemble
 
 import (
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -60,6 +61,33 @@ key = "client-ip"
 			}
 		}
 	})
+}
+
+// What only the server of shared limits knows is not made up here.
+func TestKeysOfSharedLimits(t *testing.T) {
+	s := newSystem(t)
+	s.mustApply(t, head+`limits = ["budget", "places"]
+[redis]
+address = ["127.0.0.1:1"]
+[limit.budget]
+algorithm = "token-bucket"
+rate = "1/s"
+store = "redis"
+[limit.places]
+algorithm = "concurrency"
+max_in_flight = 1
+store = "redis"
+`)
+	_, errBudget := s.Busiest("budget", 1)
+	_, errPlaces := s.Busiest("places", 1)
+	_, errPlace := s.Key("places", "x")
+	for err, want := range map[error]string{
+		errBudget: "ask for one key by its value", errPlaces: "held on Redis", errPlace: "held on Redis", s.Reset("places", "x"): "held on Redis",
+	} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v; want %q", err, want)
+		}
+	}
 }
 
 // Who waits can be seen, where somebody can wait.
