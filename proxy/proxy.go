@@ -186,7 +186,9 @@ func (x *exchange) serve() {
 			x.fail(http.StatusRequestEntityTooLarge, "http_request_error", "the body is larger than this route takes")
 			return
 		}
-		x.body.ReadCloser = http.MaxBytesReader(x.w.ResponseWriter, x.body.ReadCloser, most)
+		// Not told of the answer: it would write to its header, and this is read
+		// by another goroutine than answers. See lastOnConnection.
+		x.body.ReadCloser = http.MaxBytesReader(nil, x.body.ReadCloser, most)
 	}
 	if refusal := x.route.Upstream.refuses(); refusal != nil && x.before == nil && !(x.held() && refusal.reason == ReasonBreakerOpen) {
 		x.look(found) // no turn is spent on it

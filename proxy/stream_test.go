@@ -12,6 +12,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
+
+	"github.com/shapeproxy/shapeproxy/limiter"
 )
 
 // TestCase56ServerSentEvents: an event reaches the client while the answer goes
@@ -239,6 +242,45 @@ func TestMaxBodyBytes(t *testing.T) {
 		if c.status == 413 && !strings.Contains(wire, "Ratelimit: ") {
 			t.Errorf("%s: no fields in %q", c.name, wire)
 		}
+	}
+}
+
+// TestTooLargeAsItIsAnswered: a body may turn out too large while the upstream's
+// answer to its head is on its way back. What finds it is no goroutine of the
+// answer, and must not write to its header. (The race detector sees it.)
+func TestTooLargeAsItIsAnswered(t *testing.T) {
+	addr := upstreamHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.NewResponseController(w).EnableFullDuplex()
+		w.Header().Set("Content-Length", "0")
+		w.WriteHeader(http.StatusUnauthorized)
+		http.NewResponseController(w).Flush()
+		io.Copy(io.Discard, r.Body)
+	}))
+	r := limited(route("/", addr), &turnstile{})
+	r.MaxBodyBytes = 10
+	var c net.Conn
+	r.Ask = func([]limiter.Key) func(int, http.Header) {
+		return func(int, http.Header) {
+			io.WriteString(c, "6\r\n56789a\r\n0\r\n\r\n")
+			time.Sleep(20 * time.Millisecond) // anything else would order the two
+		}
+	}
+	f := newFront(t, &Site{Routes: []*Route{r}})
+	for range 5 {
+		var err error
+		if c, err = net.Dial("tcp", f.addr); err != nil {
+			t.Fatal(err)
+		}
+		io.WriteString(c, post("Transfer-Encoding: chunked")+"5\r\n01234\r\n")
+		res, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if res.StatusCode != http.StatusUnauthorized || !res.Close {
+			t.Errorf("answered %d, close %t", res.StatusCode, res.Close)
+		}
+		f.next(t)
+		c.Close()
 	}
 }
 

@@ -58,7 +58,7 @@ func (x *exchange) Read(p []byte) (n int, err error) {
 // only what is there: to end a connection is cheaper than to wait.
 func (x *exchange) Close() error {
 	if !x.reading.TryLock() {
-		x.c.abort() // a read that waits
+		x.abort() // a read that waits
 		x.reading.Lock()
 	}
 	defer x.reading.Unlock()

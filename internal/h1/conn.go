@@ -56,6 +56,7 @@ type conn struct {
 	socket   syscall.RawConn  // of raw; nil: it is no socket
 	polled   func(fd uintptr) // asks whether it is quiet
 	isQuiet  bool             // what polled found
+	byte     [1]byte          // for readAhead
 	since    time.Time        // when it became idle
 }
 
@@ -87,6 +88,19 @@ func (c *conn) quiet() bool {
 	c.isQuiet = false
 	err := c.socket.Control(c.polled)
 	return err == nil && c.isQuiet
+}
+
+// readAhead reports whether TLS has taken more from the socket than was read, of
+// which the kernel knows nothing any more: whole records are read, and of what
+// is there behind them some too.
+func (c *conn) readAhead() bool {
+	if c.raw == c.Conn {
+		return false
+	}
+	_ = c.SetReadDeadline(time.Unix(1, 0)) // so that nothing is read from the socket
+	n, err := c.Read(c.byte[:])
+	_ = c.SetReadDeadline(time.Time{})
+	return n > 0 || !isLate(err)
 }
 
 // written is how many bytes are known to have gone out.

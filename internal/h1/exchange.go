@@ -34,6 +34,7 @@ type exchange struct {
 	sent     bool  // the request was written in whole
 	answered bool  // the head of the answer has come
 	broken   error // why the request will never be whole
+	parted   bool  // the connection is another's, or closed
 
 	body
 }
@@ -123,17 +124,29 @@ func (x *exchange) headCame() (whole bool) {
 	return x.last
 }
 
-// wasSent reports whether the request has been written in whole.
-func (x *exchange) wasSent() bool {
+// part ends what x may do to the connection, and reports whether the request
+// has been written in whole.
+func (x *exchange) part() (whole bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	x.parted = true
 	return x.sent
+}
+
+// abort ends a read or a write that is under way, unless the connection has gone
+// on to another request with that meanwhile.
+func (x *exchange) abort() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if !x.parted {
+		x.c.abort()
+	}
 }
 
 // finish gives the connection back if it may serve another request: clean says
 // that the answer, if one came, was read to its end.
 func (x *exchange) finish(clean bool) {
-	clean = clean && x.br.Buffered() == 0 && x.wasSent()
+	clean = x.part() && clean && x.br.Buffered() == 0 && !x.c.readAhead()
 	x.br.Reset(nil)
 	readers.Put(x.br)
 	x.br = nil

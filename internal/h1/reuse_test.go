@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -62,6 +63,58 @@ func TestDeadConnections(t *testing.T) {
 			}
 			if s.accepted() != 3 || strings.Count(s.bytes(), "POST") != 3 {
 				t.Errorf("%s by TLS %t: %d connections, %q", name, secure, s.accepted(), s.bytes())
+			}
+		}
+	}
+}
+
+// TestUnaskedAnswers: what a server sends behind its answer is never taken for
+// the answer to the next request, wherever it was when the first one ended: in
+// the kernel, in our buffer, or in that of TLS, which takes in more than it was
+// asked for.
+func TestUnaskedAnswers(t *testing.T) {
+	const unasked = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil"
+	chunked := func(size int) string {
+		return fmt.Sprintf("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", size, strings.Repeat("x", size))
+	}
+	for _, secure := range []bool{false, true} {
+		for _, size := range []int{0, 2, 4 << 10, 5000, 16 << 10, 40_000} {
+			whole := fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", size, strings.Repeat("x", size))
+			for name, writes := range map[string][]string{
+				"by length, in one write":  {whole + unasked},
+				"by length, in two writes": {whole, unasked},
+				"chunked, in two writes":   {chunked(size + 1), unasked},
+				"half of it":               {whole, unasked[:20]},
+			} {
+				s := newServer(t, secure, func(_ int, c net.Conn, br *bufio.Reader) {
+					for {
+						if _, err := http.ReadRequest(br); err != nil {
+							return
+						}
+						for _, w := range writes {
+							if _, err := io.WriteString(c, w); err != nil {
+								return
+							}
+						}
+					}
+				})
+				tr := s.transport(t)
+				for i := range 3 {
+					res, err := tr.RoundTrip(newRequest("GET", "/", nil))
+					if err != nil {
+						t.Fatal(err)
+					}
+					var got strings.Builder
+					if _, err := io.CopyBuffer(struct{ io.Writer }{&got}, res.Body, make([]byte, 32<<10)); err != nil {
+						t.Fatal(err)
+					}
+					res.Body.Close()
+					if strings.Trim(got.String(), "x") != "" {
+						t.Errorf("%d bytes %s, by TLS %t: request %d is answered %q", size, name, secure, i+1, got.String())
+					}
+					// What is not there yet is seen in the kernel, by the next.
+					eventually(t, "it stays quiet", func() bool { return tr.kept() == 0 || !tr.pool.idle[0].quiet() })
+				}
 			}
 		}
 	}
@@ -272,8 +325,30 @@ func TestBodyClose(t *testing.T) {
 		}
 	}
 
+	// As its last bytes are read: the connection is another's by then.
+	s := newHTTPServer(t, false, always("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"))
+	tr := s.transport(t)
+	get(t, tr)
+	x := newExchange(tr, tr.pool.take(0), newRequest("GET", "/", nil))
+	x.sent = true
+	x.reading.Lock()
+	x.over(io.EOF, true)
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		x.Close()
+	}()
+	for range 100 {
+		runtime.Gosched()
+	}
+	x.reading.Unlock()
+	<-closed
+	if tr.kept() != 1 || !tr.pool.idle[0].quiet() {
+		t.Error("a connection was closed that is another's")
+	}
+
 	// While it is read.
-	s := newHTTPServer(t, false, always("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n"))
+	s = newHTTPServer(t, false, always("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n"))
 	res, err := s.transport(t).RoundTrip(newRequest("GET", "/", nil))
 	if err != nil {
 		t.Fatal(err)

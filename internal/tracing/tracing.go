@@ -144,8 +144,12 @@ func (s *span) End(e *proxy.Event) {
 		s.waited(e, ended)
 	}
 	if s.whole.IsRecording() {
+		// A path may be of any bytes, and be cut within a character. With one
+		// that is no UTF-8 the collector would get none of the spans that are sent
+		// together.
+		path := strings.ToValidUTF8(e.Path, "\ufffd")
 		s.whole.SetAttributes(
-			attribute.String("http.request.method", e.Method), attribute.String("url.path", e.Path),
+			attribute.String("http.request.method", e.Method), attribute.String("url.path", path),
 			attribute.String("http.route", e.Route), attribute.Int("http.response.status_code", e.Status))
 		if e.Reason != "" {
 			s.whole.SetAttributes(attribute.String("shapeproxy.reason", string(e.Reason)), attribute.String("shapeproxy.policy", e.Policy))
