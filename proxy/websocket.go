@@ -44,23 +44,28 @@ func (x *exchange) becomeSocket(res *http.Response) {
 // endSocket is called when nothing passes any more.
 func (x *exchange) endSocket() {
 	if s := x.socket; s != nil {
-		s.tunnels.remove(s)
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.ended = true
+		s.tunnels.remove(s)
 		if s.timer != nil {
 			s.timer.Stop()
 		}
 	}
 }
 
-// begin is called when the client has its answer, and both sides are there.
+// begin is called when the client has its answer, and both sides are there. It
+// is so by a goroutine of the upstream's side, which may have only just begun
+// when the client's has ended the WebSocket.
 func (s *webSocket) begin() {
-	s.last.Store(time.Now().UnixNano())
-	s.tunnels.add(s)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.idle > 0 && !s.ended {
+	if s.ended {
+		return
+	}
+	s.last.Store(time.Now().UnixNano())
+	s.tunnels.add(s)
+	if s.idle > 0 {
 		s.timer = time.AfterFunc(s.idle, s.look)
 	}
 }

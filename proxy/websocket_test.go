@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/binary"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -259,4 +260,19 @@ func endsFrame(b []byte) (whole, closed bool) {
 		b = b[head+size:]
 	}
 	return len(b) == 0, closed
+}
+
+// TestEndedBeforeItBegan: the goroutine that reads from the upstream may first
+// run when the client has gone already. Nothing stays behind.
+func TestEndedBeforeItBegan(t *testing.T) {
+	client, upstream := net.Pipe()
+	defer client.Close()
+	defer upstream.Close()
+	x := &exchange{proxy: &Proxy{}, site: &Site{Bounds: Bounds{TunnelIdle: time.Minute}}}
+	x.becomeSocket(&http.Response{Body: upstream})
+	x.endSocket()
+	x.socket.begin()
+	if n := len(x.proxy.tunnels.open); n != 0 || x.socket.timer != nil {
+		t.Errorf("%d are open, and the timer is %v", n, x.socket.timer)
+	}
 }
