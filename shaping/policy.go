@@ -1,0 +1,152 @@
+package shaping
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/shapeproxy/shapeproxy/limiter"
+)
+
+// DefaultMaxWait bounds the wait under a policy that does not say.
+const DefaultMaxWait = 30 * time.Second
+
+// MaxQueue is the longest queue.
+const MaxQueue = 1_000_000_000
+
+// A Policy describes one limit in queue form, or the places that may be taken
+// at once.
+type Policy struct {
+	Name string // appears in decisions
+
+	// Rate and Burst are how many may leave in the long run, and at once after
+	// a quiet time. Without a Rate, MaxInFlight alone is the bound.
+	Rate  limiter.Rate
+	Burst int64
+
+	// MaxInFlight is how many requests that were let go may be unfinished; 0:
+	// any number.
+	MaxInFlight int
+
+	Queue   int           // how many may wait, for one key; without a Rate, 0 refuses what finds no place
+	MaxWait time.Duration // who would have to wait longer is refused on arrival; 0 means DefaultMaxWait
+
+	// PromoteAfter is the time for which a waiter counts one class better; 0:
+	// never. Where all are of one class it only takes turns away from newcomers.
+	PromoteAfter time.Duration
+
+	// MinRate and MinInFlight, unless they are zero, have the rate in force
+	// searched for between MinRate and Rate, and the places between MinInFlight
+	// and MaxInFlight, for each key by itself. They are found by what Permits and
+	// Grants report of requests; see AutoRate and AutoPlaces.
+	MinRate     limiter.Rate
+	MinInFlight int
+
+	MaxKeys int  // keys remembered at once; 0 means limiter.DefaultMaxKeys
+	Status  int  // HTTP status of a refusal; 0 means 429
+	DryRun  bool // decide and count, delay nobody; the caller lets the request pass
+}
+
+// Validate says what is wrong with p, or returns nil.
+func (p Policy) Validate() error {
+	switch {
+	case p.Rate.Count != 0:
+		if err := limiter.ValidateBucket(p.Rate, p.Burst); err != nil {
+			return err
+		}
+		if p.Queue < 1 {
+			return fmt.Errorf("queue must be between 1 and %d", MaxQueue)
+		}
+	case p.MaxInFlight < 1:
+		return errors.New("rate must be above zero, or max_in_flight at least 1")
+	}
+	if err := p.validateSearch(); err != nil {
+		return err
+	}
+	switch {
+	case p.Queue < 0 || p.Queue > MaxQueue:
+		return fmt.Errorf("queue must be between 0 and %d", MaxQueue)
+	case p.MaxInFlight < 0:
+		return errors.New("max_in_flight must not be negative")
+	case p.MaxWait < 0:
+		return errors.New("max_wait must be above zero")
+	case p.MaxWait > limiter.MaxPeriod:
+		return errors.New("max_wait must be at most 36500d")
+	case p.PromoteAfter < 0:
+		return errors.New("promote_after must not be negative")
+	case p.MaxKeys < 0:
+		return errors.New("max_keys must be at least 1")
+	}
+	return nil
+}
+
+func (p Policy) validateSearch() error {
+	switch {
+	case !p.searches():
+		return nil
+	case p.MinRate.Count != 0 && p.Rate.Count == 0:
+		return errors.New("min_rate needs rate, as the highest")
+	case p.MinRate.Count != 0 && slower(p.Rate, p.MinRate):
+		return errors.New("min_rate must not be above the highest rate")
+	case p.MinInFlight < 0 || p.MinInFlight > p.MaxInFlight:
+		return fmt.Errorf("min_in_flight must be between 1 and %d, the most", p.MaxInFlight)
+	case p.DryRun:
+		return errors.New("dry_run lets everything pass, so that nothing can be found by it")
+	case p.MinRate.Count != 0:
+		return limiter.ValidateBucket(p.MinRate, p.Burst)
+	}
+	return nil
+}
+
+// searches reports whether the pace is searched for.
+func (p Policy) searches() bool { return p.MinRate.Count != 0 || p.MinInFlight != 0 }
+
+// rules are a valid policy with its defaults filled in, and what an operator
+// has stopped. They do not change.
+type rules struct {
+	Policy
+	window      time.Duration // burst ÷ rate
+	pausedUntil int64         // on the Shaper's clock; 0: not paused
+}
+
+func newRules(p Policy) (*rules, error) {
+	if err := p.Validate(); err != nil {
+		return nil, err
+	}
+	p.MaxWait = cmp.Or(p.MaxWait, DefaultMaxWait)
+	if p.MaxKeys == 0 {
+		p.MaxKeys = limiter.DefaultMaxKeys
+	}
+	if p.Status == 0 {
+		p.Status = http.StatusTooManyRequests
+	}
+	r := &rules{Policy: p}
+	if p.Rate.Count > 0 {
+		s := schedule{rate: p.Rate}
+		r.window = time.Duration(s.intervals(p.Burst).ceil())
+	}
+	return r, nil
+}
+
+// Terms are those of the Lines that a Shaper of p has.
+func (p Policy) Terms() Terms {
+	return Terms{
+		Rate: p.Rate, Burst: p.Burst, Queue: p.Queue, MaxWait: cmp.Or(p.MaxWait, DefaultMaxWait),
+		MaxInFlight: p.MaxInFlight, PromoteAfter: p.PromoteAfter, MinRate: p.MinRate, MinInFlight: p.MinInFlight,
+	}
+}
+
+// decision is the part of a decision that only the rules determine. The quota of
+// a limit without a rate is its places: how many may wait is no part of it.
+func (r *rules) decision(at time.Time) limiter.Decision {
+	d := limiter.Decision{
+		Policy: r.Name, Status: r.Status, DryRun: r.DryRun,
+		Limit: r.Burst + int64(r.Queue), Window: r.window, At: at,
+	}
+	if r.Rate.Count == 0 {
+		d.Limit = int64(r.MaxInFlight)
+	}
+	return d
+}
