@@ -64,6 +64,7 @@ var soleImporters = map[string]string{
 	"github.com/coreos/go-systemd":   "cmd/shapeproxy",
 	"github.com/spf13/cobra":         "cmd/shapeproxy",
 	"github.com/schollz/":            "cmd/shapeproxy",
+	"charm.land/":                    "cmd/shapeproxy",
 	"github.com/go-logfmt/":          "internal/replay",
 	"go.opentelemetry.io/":           "internal/tracing",
 	"github.com/tufanbarisyildirim/": "internal/nginxconf",

@@ -62,7 +62,7 @@ func newRootCommand() (root *cobra.Command, began *bool) {
 		SilenceErrors: true,
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
-	root.AddCommand(newRunCommand(), newCheckCommand(), newSimulateCommand(), newImportCommand(), newManCommand(), newDemoCommand(), newVersionCommand())
+	root.AddCommand(newRunCommand(), newCheckCommand(), newSimulateCommand(), newImportCommand(), newManCommand(), newDemoCommand(), newTopCommand(), newVersionCommand())
 	began = new(bool)
 	for cmd := range commands(root) {
 		work := cmd.RunE

@@ -16,6 +16,7 @@ var Programs = []struct{ Name, Purpose string }{
 	{"redis-server", "limits that several proxies share"},
 	{"redis-cli", "the same on a Redis cluster"},
 	{"chromium", "the live page in a real browser"},
+	{"tmux", "shapeproxy top in a real terminal"},
 	{"promtool", "alert rules, dashboard and metrics by Prometheus's own tool"},
 	{"systemd-analyze", "the systemd units"},
 	{"pebble", "certificates from a real ACME server"},

@@ -100,7 +100,7 @@ class Lane {
     for (const r of this.past) {
       const moment = Math.floor(r.at / 300), height = piles.get(moment) ?? 0;
       piles.set(moment, height + 1);
-      svg(picture, "rect", { class: r.allowed ? "passed" : "refused", x: x((at - moment * 300) / 1000), y: 35 - 7 * height, width: 5, height: 5 });
+      svg(picture, "rect", { class: r.allowed ? "passed" : "refused", x: x((at - moment * 300) / 1000) - 6, y: 35 - 7 * height, width: 5, height: 5 });
     }
     for (const age of p.log ?? []) svg(picture, "path", { class: "entry", d: `M${x(age)} 46V54` });
     const passed = this.past.filter((r) => r.allowed).length;
