@@ -2,6 +2,8 @@ package shaping_test
 
 import (
 	"fmt"
+	"math/rand/v2"
+	"testing"
 	"time"
 
 	"github.com/shapeproxy/shapeproxy/limiter"
@@ -93,4 +95,58 @@ func (l *ledger) balance() error {
 		}
 	}
 	return nil
+}
+
+// The promise, and that line and reference agree in everything, over random
+// arrivals of all classes and flows, own deadlines, cancellations, clients
+// found gone, places given back, changes of all terms, pauses with and without
+// end, late timers, stalls, and steps of the clock.
+func TestLedger(t *testing.T) {
+	counts := map[string]int{}
+	for seed := range uint64(500) {
+		rnd := rand.New(rand.NewPCG(seed, 11))
+		ok := t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			for what, n := range walkLedger(t, 150, rnd.IntN, jumps{late: seed%3 > 0, clock: seed%3 > 1}) {
+				counts[what] += n
+			}
+		})
+		if !ok {
+			break
+		}
+	}
+	for _, what := range []string{
+		"went at once", "left after waiting", "found gone", "gave up", "put out", "refused queue_full", "refused max_wait",
+		"refused paused", "later queue_full", "later paused", "later max_wait", "checked refusals",
+	} {
+		if counts[what] < 25 {
+			t.Errorf("%s: only %d", what, counts[what])
+		}
+	}
+	t.Log(counts)
+}
+
+func FuzzLedger(f *testing.F) {
+	for seed := range uint64(6) {
+		rnd := rand.New(rand.NewPCG(seed, 12))
+		b := make([]byte, 600)
+		for i := range b {
+			b[i] = byte(rnd.UintN(256))
+		}
+		f.Add(byte(seed), b)
+	}
+	f.Fuzz(func(t *testing.T, kind byte, data []byte) {
+		walkLedger(t, min(len(data)/4, 150), func(n int) int {
+			x := 0
+			for range 2 {
+				x <<= 8
+				if len(data) > 0 {
+					x, data = x|int(data[0]), data[1:]
+				}
+			}
+			if n > 1<<16 {
+				return x * (n >> 16)
+			}
+			return x % n
+		}, jumps{late: kind%3 > 0, clock: kind%3 > 1})
+	})
 }
