@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/shapeproxy/shapeproxy/limiter"
 )
@@ -318,6 +319,33 @@ func TestWhiteSpaceMakesNoKey(t *testing.T) {
 		}
 		if k := <-keys; k != "a b" {
 			t.Errorf("of %q the key is %q", v, k)
+		}
+	}
+}
+
+// TestS30NotTheUpstreamsFault: what HTTP/2 lets through and HTTP/1 cannot say is
+// the client's fault. One client could else keep everybody from the upstream, by
+// its circuit breaker.
+func TestS30NotTheUpstreamsFault(t *testing.T) {
+	for _, scheme := range []string{"http", "h2c"} {
+		up := newRawUpstream(t, always(ok200))
+		turns := &turnstile{}
+		r := limited(route("/", up.addr, func(o *UpstreamOptions) {
+			o.Scheme = scheme
+			o.Breaker = &BreakerPolicy{FailureRatio: 0.01, Window: time.Second, MinRequests: 1, OpenFor: time.Minute, Probes: 1}
+		}), turns)
+		f := newFront(t, &Site{Routes: []*Route{r}})
+		for _, c := range []struct{ method, path string }{
+			{"GET", "/a b"}, {"GET", "/a?b c"}, {"GET", "//a b"}, {"GET", " /"}, {"GET", "/ HTTP/1.1"},
+			{"GE T", "/"}, {"GET ", "/"}, {"GET(", "/"}, {"GET\r\nA: b", "/"}, {"G\xc3\x89T", "/"}, {"G\xffT", "/"},
+		} {
+			code := h2Status(t, f.addr, []string{":method", c.method, ":scheme", "http", ":path", c.path, ":authority", "front.test"})
+			if code != 0 && code != 400 {
+				t.Errorf("%s: %q of %q is answered %d", scheme, c.method, c.path, code)
+			}
+		}
+		if refusal := r.Upstream.refuses(); refusal != nil || up.bytes() != "" || turns.turns.Load() != 0 {
+			t.Errorf("%s: the upstream got %q after %d turns, and is left alone: %v", scheme, up.bytes(), turns.turns.Load(), refusal)
 		}
 	}
 }

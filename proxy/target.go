@@ -31,6 +31,12 @@ func readTarget(r *http.Request) (target, *badRequest) {
 		return target{}, &badRequest{http.StatusMethodNotAllowed, r.Method + " is not forwarded"}
 	case r.RequestURI == "*" && r.Method == http.MethodOptions:
 		return target{}, &badRequest{http.StatusMethodNotAllowed, "OPTIONS * is not forwarded"}
+	// Over HTTP/2, net/http takes what no HTTP/1 request line can hold. It could
+	// not be sent, and that must not look like a fault of the upstream.
+	case strings.ContainsFunc(r.Method, notInToken):
+		return target{}, &badRequest{http.StatusBadRequest, "the method has a character that no method may have"}
+	case strings.Contains(r.RequestURI, " "):
+		return target{}, &badRequest{http.StatusBadRequest, "the request target has a blank"}
 	}
 	host, ok := canonicalHost(r.Host)
 	if !ok {
@@ -69,6 +75,11 @@ func readTarget(r *http.Request) (target, *badRequest) {
 	}
 	t.path = cleanPath(decoded)
 	return t, nil
+}
+
+// notInToken reports whether no token may have r (RFC 9110, section 5.6.2).
+func notInToken(r rune) bool {
+	return r <= ' ' || r >= 0x7f || strings.ContainsRune("\"(),/:;<=>?@[\\]{}", r)
 }
 
 func isHTTP(scheme string) bool { return scheme == "http" || scheme == "https" }
