@@ -110,6 +110,10 @@ func (x *exchange) failed(_ http.ResponseWriter, _ *http.Request, err error) {
 		x.unavailable(unavailable)
 		return
 	}
+	if errors.Is(err, errLongHead) {
+		x.fail(http.StatusRequestHeaderFieldsTooLarge, "http_request_error", errLongHead.Error())
+		return
+	}
 	x.dispatch.failed(err)
 	f := explain(err, x.timedOut())
 	if f.status == http.StatusGatewayTimeout {

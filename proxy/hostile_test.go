@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"fmt"
 	"log/slog"
+	"net"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -346,6 +348,33 @@ func TestS30NotTheUpstreamsFault(t *testing.T) {
 		}
 		if refusal := r.Upstream.refuses(); refusal != nil || up.bytes() != "" || turns.turns.Load() != 0 {
 			t.Errorf("%s: the upstream got %q after %d turns, and is left alone: %v", scheme, up.bytes(), turns.turns.Load(), refusal)
+		}
+	}
+}
+
+// TestLongHeadForHTTP2: an upstream says by a setting of HTTP/2 what it would
+// answer by 431 over HTTP/1, and is no more to blame for it.
+func TestLongHeadForHTTP2(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	up := &http.Server{Handler: http.HandlerFunc(respond), MaxHeaderBytes: 4096, Protocols: new(http.Protocols)}
+	up.Protocols.SetUnencryptedHTTP2(true)
+	go up.Serve(l)
+	t.Cleanup(func() { up.Close() })
+	r := route("/", l.Addr().String(), func(o *UpstreamOptions) {
+		o.Scheme = "h2c"
+		o.Breaker = &BreakerPolicy{FailureRatio: 0.01, Window: time.Second, MinRequests: 1, OpenFor: time.Minute, Probes: 1}
+	})
+	f := newFront(t, &Site{Routes: []*Route{r}})
+	long := "A: " + strings.Repeat("x", 30_000)
+	for i, c := range []struct {
+		fields []string
+		status int
+	}{{nil, 204}, {[]string{long}, 431}, {nil, 204}} {
+		if res := f.get(t, "GET", "/", c.fields...); res.StatusCode != c.status {
+			t.Errorf("request %d is answered %d, want %d", i+1, res.StatusCode, c.status)
 		}
 	}
 }

@@ -50,7 +50,10 @@ func newSender(a *address, connect func(context.Context) (net.Conn, error)) send
 // nothing else would.
 const maxInterim = 10
 
-var errInterim = errors.New("the upstream gives interim answers without end")
+var (
+	errInterim  = errors.New("the upstream gives interim answers without end")
+	errLongHead = errors.New("the request's header is longer than the upstream takes")
+)
 
 // RoundTrip sends req once. Its context must have a httptrace.ClientTrace, of
 // which GotConn and Got1xxResponse are replaced.
@@ -90,6 +93,8 @@ func (s sender) RoundTrip(req *http.Request) (*http.Response, error) {
 	switch {
 	case isConnectError(err):
 		err = &unsentError{error: err}
+	case strings.Contains(err.Error(), "larger than peer's advertised limit"): // net/http has no value for it
+		err = errLongHead // SETTINGS_MAX_HEADER_LIST_SIZE: it would be so on every connection
 	case conn != nil && conn.Written() == before:
 		err = &unsentError{error: err, kept: reused}
 	}
