@@ -139,6 +139,22 @@ func TestSampling(t *testing.T) {
 	}
 }
 
+// Nor does a client get more by the choice of its traces' IDs, or a trace fall
+// apart.
+func TestChosenTraces(t *testing.T) {
+	n := len(recorded(t, 0.25, func(tr *Tracer) {
+		for i := range 400 {
+			came := http.Header{}
+			came.Set("Traceparent", fmt.Sprintf("00-%032x-b7ad6b7169203331-01", i/2+1))
+			e := &proxy.Event{Start: began, Route: "/"}
+			tr.Begin(came, e).End(e)
+		}
+	}))
+	if n%2 != 0 || n < 40 || n > 180 {
+		t.Errorf("%d of 400 requests recorded", n)
+	}
+}
+
 // Over the wire, to a collector that reads OTLP, and to one that is away. A
 // client that sends bytes which no string may have costs nobody a span.
 func TestCollector(t *testing.T) {
