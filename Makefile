@@ -69,8 +69,9 @@ bench-limiters: ## the limiter beside other Go libraries: COUNT (1) rounds, then
 	done | tee bench.out && go tool benchstat bench.out
 
 .PHONY: e2e
-e2e: ## a real access log through the proxy to a real nginx, and every request to account
+e2e: ## a real access log through the proxy to a real nginx, every request to account, pages in a real browser
 	E2E=full go test -count=1 -v -p 1 ./bench/e2e ./bench/ledger
+	go test -count=1 -p 1 -run 'Browser|LivePage|Terminal' ./internal/admin ./cmd/shapeproxy
 
 .PHONY: conformance
 conformance: ## suites that others wrote, with the proxy between: a line of result each

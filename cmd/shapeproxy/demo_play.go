@@ -103,12 +103,17 @@ func (p *playground) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		writeJSON(w, http.StatusBadRequest, map[string]string{"error": `send {"session": "…"} with 32 hexadecimal digits of your own`})
 		return
 	}
-	writeJSON(w, http.StatusOK, map[string]any{"algorithms": p.pictures(body.Session, ask)})
+	writeJSON(w, http.StatusOK, p.pictures(body.Session, ask))
 }
 
-// pictures are all algorithms for a session at one instant, with one more request
-// if they are asked.
-func (p *playground) pictures(session string, ask bool) []picture {
+// pictures are all algorithms for a session at one instant.
+type pictures struct {
+	Now        float64   `json:"now"` // seconds, from any beginning
+	Algorithms []picture `json:"algorithms"`
+}
+
+// pictures are those of now, with one more request if the limits are asked.
+func (p *playground) pictures(session string, ask bool) pictures {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.now = p.begun.Add(time.Since(p.begun))
@@ -121,7 +126,7 @@ func (p *playground) pictures(session string, ask bool) []picture {
 		d := decide(session, 1)
 		all[i] = p.picture(l, p.meters[i], session, verdictOf(l.Policy().Algorithm, d))
 	}
-	return all
+	return pictures{p.now.Sub(p.begun).Seconds(), all}
 }
 
 func (p *playground) picture(l *limiter.Limit, m *limiter.Meter, session string, v verdict) picture {

@@ -22,7 +22,7 @@ func (p *playground) call(t *testing.T, what string) map[limiter.Algorithm]pictu
 	t.Helper()
 	w := httptest.NewRecorder()
 	p.ServeHTTP(w, httptest.NewRequest("POST", "/play/"+what, strings.NewReader(`{"session":"`+playSessionOfTests+`"}`)))
-	var got struct{ Algorithms []picture }
+	var got pictures
 	if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || w.Code != 200 || len(got.Algorithms) != 5 {
 		t.Fatalf("%s: %d %s", what, w.Code, w.Body)
 	}
@@ -167,9 +167,18 @@ func TestPlaygroundInABrowser(t *testing.T) {
 
 	b.Eval(`document.getElementById("anew").click()`)
 	b.Until(`lane("leaky-bucket", ".state").textContent === "0.0 of 5 in the bucket"`)
-	b.Eval(`document.getElementById("boundary").click()`)
-	b.Until(`!document.getElementById("boundary").disabled`)
-	b.Until(`lane("fixed-window", ".most").textContent.endsWith(": 10")`)
+	// The first five may come too late for their window where much else runs.
+	for try := 1; ; try++ {
+		b.Eval(`document.getElementById("boundary").click()`)
+		b.Until(`!document.getElementById("boundary").disabled`)
+		most := b.Eval(`lane("fixed-window", ".most").textContent`)
+		if most == "most let through in any 10 s: 10" {
+			break
+		}
+		if try == 4 {
+			t.Fatalf("the fixed window at its boundary: %v", most)
+		}
+	}
 	b.Is(`lane("sliding-window-log", ".most").textContent`, "most let through in any 10 s: 5")
 	b.Resize(1100, 900)
 	b.Screenshot("play-light")

@@ -68,6 +68,10 @@ func TestPageInABrowser(t *testing.T) {
 	b.Until(`document.querySelectorAll(".facts")[1].textContent.includes("rejectedlimit")`)
 	b.Is(`document.querySelectorAll(".facts")[1].textContent.includes("limit 100")`, true)
 
+	// What is asked for only when somebody looks comes with the credentials too.
+	b.Eval(`document.querySelectorAll(".keys summary")[1].click()`)
+	b.Until(`document.querySelectorAll(".keys .sum")[1].textContent === "Nobody has asked yet."`)
+
 	for _, width := range []int{320, 390, 1440} {
 		b.Resize(width, 800)
 		b.Is(`document.documentElement.scrollWidth - document.documentElement.clientWidth`, 0.0)

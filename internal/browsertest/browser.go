@@ -198,6 +198,7 @@ func (b *Page) Screenshot(name string) {
 	if folder == "" {
 		return
 	}
+	b.Eval(`new Promise((done) => setTimeout(done, 1500))`) // pages draw by the second
 	var got struct{ Data []byte }
 	b.result(b.Call("Page.captureScreenshot", map[string]any{"captureBeyondViewport": true}), &got)
 	if err := os.WriteFile(filepath.Join(folder, name+".png"), got.Data, 0o644); err != nil {

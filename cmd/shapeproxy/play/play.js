@@ -58,7 +58,7 @@ class Lane {
   }
 
   forget() {
-    this.past = []; // {at, allowed}
+    this.past = []; // {at, allowed}, by the server's seconds
     this.most = 0;
     this.verdict("–", "");
   }
@@ -72,12 +72,12 @@ class Lane {
     this.past.push({ at, allowed: p.allowed });
     if (p.allowed) this.verdict("let through", "passed");
     else this.verdict(`refused; try again in ${p.retry_after.toFixed(1)} s`, "refused");
-    const recent = this.past.filter((r) => r.allowed && at - r.at < 10_000).length;
+    const recent = this.past.filter((r) => r.allowed && at - r.at < 9.9999).length;
     this.most = Math.max(this.most, recent);
   }
 
   draw(p, at) {
-    this.past = this.past.filter((r) => at - r.at < shown * 1000);
+    this.past = this.past.filter((r) => at - r.at < shown);
     const filled = p.algo === "token-bucket" ? p.limit - p.level : p.level;
     this.find(".level i").style.width = `${Math.min(100, (100 * filled) / p.limit)}%`;
     this.find(".level").setAttribute("aria-label", words(p));
@@ -98,9 +98,9 @@ class Lane {
     svg(picture, "path", { class: "ground", d: "M0 42H600" });
     const piles = new Map(); // those of about one moment stand on each other
     for (const r of this.past) {
-      const moment = Math.floor(r.at / 300), height = piles.get(moment) ?? 0;
+      const moment = Math.floor(r.at / 0.3), height = piles.get(moment) ?? 0;
       piles.set(moment, height + 1);
-      svg(picture, "rect", { class: r.allowed ? "passed" : "refused", x: x((at - moment * 300) / 1000) - 6, y: 35 - 7 * height, width: 5, height: 5 });
+      svg(picture, "rect", { class: r.allowed ? "passed" : "refused", x: x(at - moment * 0.3) - 6, y: 35 - 7 * height, width: 5, height: 5 });
     }
     for (const age of p.log ?? []) svg(picture, "path", { class: "entry", d: `M${x(age)} 46V54` });
     const passed = this.past.filter((r) => r.allowed).length;
@@ -118,15 +118,14 @@ async function call(what) {
       method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ session: asked }),
     });
     if (!answer.ok) throw new Error();
-    const { algorithms } = await answer.json();
+    const { now, algorithms } = await answer.json();
     $("trouble").textContent = "";
     if (asked !== session) return;
-    const at = performance.now();
     for (const p of algorithms) {
       if (!lanes.has(p.algo)) lanes.set(p.algo, new Lane(p.algo));
-      if (what === "ask") lanes.get(p.algo).decided(p, at);
-      lanes.get(p.algo).draw(p, at);
-      if (p.algo === "fixed-window") latest = { window: p.window, at };
+      if (what === "ask") lanes.get(p.algo).decided(p, now);
+      lanes.get(p.algo).draw(p, now);
+      if (p.algo === "fixed-window") latest = { window: p.window, at: performance.now() };
     }
     if (what === "ask") sent = algorithms;
   } catch {
