@@ -37,6 +37,7 @@ type Status struct {
 	// What is told of the definition as it is written, and nothing more.
 	FairBy         string        // as Key; "global": nobody takes turns
 	PromoteAfter   time.Duration // 0: there is nothing to rise to
+	ShedAbove      time.Duration // 0: nobody is refused for the waits of others
 	DeadlineHeader string        // empty: none
 	Cost           int64         // what a request takes
 	CostHeader     string        // the header that says otherwise; empty: none
@@ -57,6 +58,10 @@ type Status struct {
 	// EffectiveInFlight is how many may be unfinished now; meaningless without
 	// MaxInFlight. With keys it is of the one for which it is highest.
 	EffectiveInFlight int
+
+	// Sheds is the best priority of which some are refused now for the waits of
+	// others: low, normal; empty: none.
+	Sheds string
 
 	Depth      int           // requests waiting, over all keys
 	OldestWait time.Duration // how long the one has waited that waits longest, over all keys

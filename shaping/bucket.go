@@ -301,16 +301,19 @@ func (b *bucket) found() (limiter.Rate, int) {
 	return b.line.Found()
 }
 
-// depth is how many wait, for how long the first of those who really do, and how
-// many are unfinished.
-func (b *bucket) depth() (n int, oldest time.Duration, inFlight int) {
+// depth is how many wait, for how long the first of those who really do, how many
+// are unfinished, and up to which class some are refused for the waits of others.
+func (b *bucket) depth() (n int, oldest time.Duration, inFlight int, sheds string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := b.now()
 	if came := b.line.Oldest(); came >= 0 {
 		oldest = time.Duration(now - came)
 	}
-	return b.line.Depth(now), oldest, b.line.InFlight()
+	if c, ok := b.line.Sheds(now); ok {
+		sheds = c.String()
+	}
+	return b.line.Depth(now), oldest, b.line.InFlight(), sheds
 }
 
 func (b *bucket) now() int64 { return b.shaper.clock.now() }

@@ -121,8 +121,14 @@
 // Low): until it counts as they do, and has its flow's turn among them.
 // Ahead is an upper bound in such a mixture, and with it the predicted wait.
 //
+// With ShedAbove, requests of lower classes are refused (max_wait) for as long as
+// others wait too long: Low when the oldest wait has been above it for ShedAbove,
+// Normal after ShedAbove more; see TestShed for the instants. Whoever waits
+// already stays, so High ones have nobody else before them than those, and what
+// need not wait is let in. RetryAfter is then until the line has drained.
+//
 // A dry run decides as if all were of one class and flow. Nobody stands in its
-// queue, so it cannot tell who would have been overtaken or put out, who would
+// queue, so it cannot tell who would have been overtaken, put out or shed, who would
 // have given up, nor for how long one that would have waited would have held
 // its place.
 //

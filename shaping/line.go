@@ -42,6 +42,7 @@ type Line[T any] struct {
 
 	ghosts ghosts
 	search *search // nil: all is known
+	shed   *shed   // nil: nobody is refused for the waits of others
 
 	gates map[passage]stand // before which somebody waits; nil: none
 	owner *bucket           // whose clock it goes by, and who takes its turns at gates; nil: Unix time
@@ -65,7 +66,7 @@ type Waiter[T any] struct {
 
 // NewLine returns an empty line.
 func NewLine[T any](t Terms) Line[T] {
-	l := Line[T]{capacity: t.Queue, maxWait: t.MaxWait, search: newSearch(t)}
+	l := Line[T]{capacity: t.Queue, maxWait: t.MaxWait, search: newSearch(t), shed: newShed(t.ShedAbove)}
 	rate, places := l.search.found(t)
 	l.pace = NewPace(rate, t.Burst, places)
 	l.queue.Ageing = int64(t.PromoteAfter)
@@ -86,7 +87,11 @@ func (l *Line[T]) Arrive(now int64, v T) (Verdict, *Waiter[T]) {
 // What the wait will be is known on arrival, so a request that would wait too
 // long is refused now and not after having waited.
 func (l *Line[T]) Enter(now int64, e Entrant, v T) (verdict Verdict, w, out *Waiter[T]) {
+	l.shed.see(now, l.Oldest())
 	verdict, before := l.look(now, e)
+	if verdict.Queued || verdict.Reason != limiter.ReasonNone {
+		l.shed.came(e.Class)
+	}
 	switch {
 	case verdict.Reason != limiter.ReasonNone:
 		return verdict, nil, nil
@@ -227,6 +232,7 @@ func (l *Line[T]) Oldest() int64 {
 // Head is the waiter that is next, or nil when nobody waits who may pass its
 // gate.
 func (l *Line[T]) Head(now int64) (w *Waiter[T]) {
+	l.shed.see(now, l.Oldest())
 	p := l.queue.Next(now)
 	if p != nil && l.gates != nil && l.shut(now, p.Value.entrant) != 0 {
 		if l.gates[p.Value.entrant.passage()].n < l.queue.Len() {
@@ -257,6 +263,7 @@ func (l *Line[T]) Leave(now int64) *Waiter[T] {
 		return nil
 	}
 	l.queue.Take(&w.place)
+	l.shed.see(now, l.Oldest())
 	l.stand(w, -1)
 	l.heap(w).remove(w)
 	if opened != 0 {
@@ -310,7 +317,8 @@ func (l *Line[T]) Expire(now int64) (*Waiter[T], limiter.Reason) {
 // Who stands behind moves up at once, and nobody leaves earlier than the pace
 // allows: if all give up, the next to come still waits for the schedule.
 // Where flows and ageing meet, the order of turns is exact only if [Line.Head]
-// has been asked at the same instant before.
+// has been asked at the same instant before, and so with ShedAbove is who is
+// refused.
 func (l *Line[T]) Cancel(w *Waiter[T]) bool {
 	if !l.queue.Remove(&w.place) {
 		return false
@@ -362,7 +370,7 @@ func (l *Line[T]) Idle(now int64) time.Duration {
 	if l.queue.Len() > 0 {
 		return Pinned
 	}
-	return max(l.pace.Settled(now, l.ghosts.cost), l.search.kept(now))
+	return max(l.pace.Settled(now, l.ghosts.cost), l.search.kept(now), l.shed.settled(now))
 }
 
 // Adopt goes on under other terms. Nobody who waits is refused for it, nobody
@@ -374,6 +382,8 @@ func (l *Line[T]) Adopt(now int64, t Terms) {
 	if _, most := l.queue.Costs(); l.pace.rated() && t.Burst > l.pace.burst && most > l.pace.burst {
 		l.pace.slowed = now // who found a full bucket enough has to wait for a larger one
 	}
+	l.shed.see(now, l.Oldest())
+	l.shed = l.shed.adopt(t.ShedAbove)
 	l.search = l.search.adopt(t, l.pace.rate, l.pace.places)
 	rate, places := l.search.found(t)
 	l.pace.Adopt(now, rate, t.Burst, places)

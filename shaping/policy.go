@@ -37,6 +37,11 @@ type Policy struct {
 	// never. Where all are of one class it only takes turns away from newcomers.
 	PromoteAfter time.Duration
 
+	// ShedAbove is the wait of the one who has waited longest from which on
+	// requests of class Low are refused, and if that does not help of Normal too;
+	// 0: never. In a dry run nobody is.
+	ShedAbove time.Duration
+
 	// MinRate and MinInFlight, unless they are zero, have the rate in force
 	// searched for between MinRate and Rate, and the places between MinInFlight
 	// and MaxInFlight, for each key by itself. They are found by what Permits and
@@ -74,6 +79,8 @@ func (p Policy) Validate() error {
 		return errors.New("max_wait must be above zero")
 	case p.MaxWait > limiter.MaxPeriod:
 		return errors.New("max_wait must be at most 36500d")
+	case p.ShedAbove < 0:
+		return errors.New("shed_above must not be negative")
 	case p.PromoteAfter < 0:
 		return errors.New("promote_after must not be negative")
 	case p.MaxKeys < 0:
@@ -134,7 +141,7 @@ func newRules(p Policy) (*rules, error) {
 func (p Policy) Terms() Terms {
 	return Terms{
 		Rate: p.Rate, Burst: p.Burst, Queue: p.Queue, MaxWait: cmp.Or(p.MaxWait, DefaultMaxWait),
-		MaxInFlight: p.MaxInFlight, PromoteAfter: p.PromoteAfter, MinRate: p.MinRate, MinInFlight: p.MinInFlight,
+		MaxInFlight: p.MaxInFlight, PromoteAfter: p.PromoteAfter, ShedAbove: p.ShedAbove, MinRate: p.MinRate, MinInFlight: p.MinInFlight,
 	}
 }
 

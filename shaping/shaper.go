@@ -313,6 +313,9 @@ type Snapshot struct {
 	Paused     bool
 	Resumes    time.Duration // until a pause ends by itself; 0: it does not, or there is none
 	Keys       int           // keys remembered
+	// Sheds is the best class of which some are refused because others wait too
+	// long, of the key for which that is the best; empty: of none.
+	Sheds string
 	// Rate and Places are those in force, of the key for which they are highest.
 	Rate    limiter.Rate
 	Places  int
@@ -332,7 +335,10 @@ func (s *Shaper) Snapshot() Snapshot {
 	}
 	snap.Rate, snap.Places = newSearch(r.Terms()).found(r.Terms())
 	s.lines.Each(func(b **bucket) bool {
-		n, oldest, inFlight := (*b).depth()
+		n, oldest, inFlight, sheds := (*b).depth()
+		if snap.Sheds != queue.Normal.String() && sheds != "" {
+			snap.Sheds = sheds
+		}
 		if r.searches() {
 			rate, places := (*b).found()
 			if slower(snap.Rate, rate) {

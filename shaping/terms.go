@@ -18,6 +18,9 @@ type Terms struct {
 	// never.
 	PromoteAfter time.Duration
 
+	// ShedAbove is the wait from which on lower classes are refused; 0: never.
+	ShedAbove time.Duration
+
 	// Set, the rate in force is searched for, from MinRate up to Rate; see
 	// AutoRate.
 	MinRate limiter.Rate

@@ -64,6 +64,10 @@ func (l *Line[T]) look(now int64, e Entrant) (v Verdict, before int64) {
 		v.Ahead, before = min(v.Ahead, l.queue.Len()-barred), min(before, l.queue.Cost()-theirs)
 	}
 	v.Queued, v.Wait = true, l.wait(now, e, before, cost)
+	if l.sheds(now, e.Class) {
+		// When all have left who wait now, it need not wait.
+		return Verdict{Reason: limiter.ReasonMaxWait, RetryAfter: max(1, l.wait(now, e, all, cost))}, before
+	}
 	if depth >= l.capacity && l.queue.Victim(e.Class, e.Flow, now) == nil {
 		v.Reason, v.RetryAfter = limiter.ReasonQueueFull, l.room(now, depth, cost)
 		if shut != 0 && depth == 0 && l.pace.Due(now, cost) <= now {

@@ -33,6 +33,7 @@ type limitJSON struct {
 	Cost      any               `json:"cost,omitempty"` // a number, or the header's word
 	FairBy    any               `json:"fair_by,omitempty"`
 	Promote   string            `json:"promote_after,omitempty"`
+	ShedAbove string            `json:"shed_above,omitempty"`
 	Deadline  string            `json:"deadline_header,omitempty"`
 	Status    int               `json:"status"`
 	DryRun    bool              `json:"dry_run"`
@@ -44,6 +45,7 @@ type limitJSON struct {
 	Places    int      `json:"effective_max_in_flight,omitempty"`
 	Paused    string   `json:"paused,omitempty"` // why nothing leaves the queue
 	Resumes   float64  `json:"resumes_in_seconds,omitempty"`
+	Sheds     string   `json:"sheds,omitempty"` // the best priority of which some are refused for the waits of others
 
 	Depth      int           `json:"depth"`
 	OldestWait float64       `json:"oldest_wait_seconds"`
@@ -99,6 +101,9 @@ func describe(s limiter.Status, d decisionsJSON) limitJSON {
 		l.MaxWait, l.Deadline = limiter.FormatDuration(s.MaxWait), s.DeadlineHeader
 		if s.FairBy != "global" {
 			l.FairBy = oneOrList(s.FairBy)
+		}
+		if s.ShedAbove > 0 {
+			l.ShedAbove, l.Sheds = limiter.FormatDuration(s.ShedAbove), s.Sheds
 		}
 		if s.PromoteAfter > 0 {
 			l.Promote = limiter.FormatDuration(s.PromoteAfter)

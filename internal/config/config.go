@@ -152,6 +152,7 @@ type Limit struct {
 	MaxInFlight    int           // 0: no bound
 	DeadlineHeader string        // in canonical form; empty: none
 	FairBy         identity.Key  // global: plain first in, first out
+	ShedAbove      time.Duration // 0: nobody is refused for the waits of others
 	PromoteAfter   time.Duration // 0: the routes that name the limit have one priority, so there is nothing to rise to
 
 	Shared    bool   // counted on Redis rather than in memory

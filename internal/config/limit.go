@@ -41,7 +41,7 @@ var (
 	rateSearch  = []string{"min_rate", "max_rate"}
 	placeSearch = []string{"min_in_flight", "max_in_flight_limit"}
 	// What says how a queue is left, whatever the algorithm.
-	turnFields = []string{"deadline_header", "fair_by", "promote_after"}
+	turnFields = []string{"deadline_header", "fair_by", "promote_after", "shed_above"}
 )
 
 func (d *decoder) limit(t *table) Limit {
@@ -61,6 +61,7 @@ func (d *decoder) limit(t *table) Limit {
 	t.deadlineHeader(&l.DeadlineHeader)
 	t.key("fair_by", flowForm, &l.FairBy, parseFlow)
 	t.duration("promote_after", &l.PromoteAfter)
+	t.duration("shed_above", &l.ShedAbove)
 	t.count("limit", &l.Limit, math.MinInt64, math.MaxInt64)
 	t.window(&l)
 	t.key("key", `one of "global", `+keyWords, &l.Key, identity.ParseKey)
@@ -167,6 +168,9 @@ func (t *table) queue(l *Limit) {
 	}
 	if l.Algorithm == limiter.LeakyBucket && l.Burst > 1 {
 		t.bad("burst", "leaky-bucket with queue releases one at a time; for a burst that passes at once use token-bucket with queue, or remove it")
+	}
+	if l.MaxWait > 0 && l.ShedAbove >= l.MaxWait {
+		t.bad("shed_above", "never comes, as nobody waits longer than max_wait, which is %s; write less", limiter.FormatDuration(l.MaxWait))
 	}
 	if l.oneFlowEach() {
 		t.bad("fair_by", "has no effect, as requests that it tells apart have queues of their own by key; name what key does not, or remove it")
