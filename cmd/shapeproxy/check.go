@@ -37,7 +37,7 @@ func newCheckCommand() *cobra.Command {
 				return err
 			}
 			for _, w := range c.Warnings {
-				fmt.Fprintf(cmd.ErrOrStderr(), "%s\n", w)
+				fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s\n", w)
 			}
 			fmt.Fprint(cmd.OutOrStdout(), c.Explain())
 			return nil

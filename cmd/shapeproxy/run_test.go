@@ -332,6 +332,17 @@ func TestCheck(t *testing.T) {
 	if code := run([]string{"check", "--config", good}, &out, &errs); code != 0 || !strings.Contains(out.String(), "20 requests a second") {
 		t.Errorf("exit status %d: %s%s", code, out.String(), errs.String())
 	}
+	if errs.Len() > 0 || strings.Contains(out.String(), "warning") {
+		t.Errorf("warned of what is in order: %s%s", errs.String(), out.String())
+	}
+	if err := os.WriteFile(good, []byte(text+"\n[upstream.spare]\nurl = \"http://127.0.0.1:2\"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out.Reset()
+	if code := run([]string{"check", "--config", good}, &out, &errs); code != 0 || strings.Contains(out.String(), "spare") ||
+		strings.Count(errs.String(), "upstream.spare: no route names") != 1 || !strings.HasPrefix(errs.String(), "warning: "+good+":") {
+		t.Errorf("exit status %d: %s%s", code, out.String(), errs.String())
+	}
 	out.Reset()
 	errs.Reset()
 	code := run([]string{"check", "--config", bad}, &out, &errs)

@@ -14,8 +14,8 @@ import (
 )
 
 // Explain says in words what the configuration does: what each limit lets
-// through and where it applies, then the routes, then the warnings. It names no
-// header's value and no path of an upstream, as these may be secret.
+// through and where it applies, then the routes. It names no header's value and
+// no path of an upstream, as these may be secret.
 func (c *Config) Explain() string {
 	var b strings.Builder
 	for _, l := range c.Limits {
@@ -60,9 +60,6 @@ func (c *Config) Explain() string {
 	}
 	if c.Tracing.Endpoint != "" {
 		fmt.Fprintf(&b, "traces: %g%% of them are sent to %s\n", 100*c.Tracing.Sample, c.Tracing.Endpoint)
-	}
-	for _, w := range c.Warnings {
-		fmt.Fprintf(&b, "warning: %s\n", w)
 	}
 	return b.String()
 }

@@ -91,6 +91,9 @@ func (d *decoder) server(t *table) Server {
 		return nil
 	}) {
 		s.RateLimitHeaders = families
+		if slices.Contains(families, "x-ratelimit") && slices.Contains(families, "github") {
+			d.warn(t.at("ratelimit_headers"), "x-ratelimit and github write the same fields, so X-RateLimit-Reset is in Unix seconds, as of github; remove one of them")
+		}
 	}
 	t.finish()
 	return s
