@@ -1,6 +1,10 @@
 package shaping
 
-import "time"
+import (
+	"time"
+
+	"github.com/shapeproxy/shapeproxy/queue"
+)
 
 // What a Line does about gates. Who waits behind one that is closed keeps its
 // place in the queue and is passed over; so no change of a gate moves anybody.
@@ -83,6 +87,9 @@ func (l *Line[T]) stand(w *Waiter[T], by int) {
 	l.gates[p] = s
 	if s.n == 0 {
 		delete(l.gates, p)
+		if p.paced {
+			p.gate.queue(l.owner, time.Now(), false)
+		}
 	}
 	if len(l.gates) == 0 {
 		l.gates = nil
@@ -106,15 +113,24 @@ func (l *Line[T]) barred(now int64) (n int, cost, opens int64) {
 	return n, cost, opens
 }
 
-// ready tells the gates whether the line would let somebody pass but for their
-// quotas.
+// ready tells the gates whether the line would let one pass that waits for them,
+// but for their quotas.
 func (l *Line[T]) ready(now int64) {
-	due := l.pace.Due(now, 1) <= now
 	for p := range l.gates {
-		if p.paced {
-			p.gate.queue(l.owner, l.clock().at(now), due && l.closed(now, p.gate) == 0)
+		if p.paced && p.gate.slow.Load() {
+			p.gate.queue(l.owner, l.clock().at(now), l.closed(now, p.gate) == 0 && l.readyFor(now, p))
 		}
 	}
+}
+
+// readyFor reports whether, if that passage were free, one that waits for it would
+// be next and due.
+func (l *Line[T]) readyFor(now int64, free passage) bool {
+	next := l.queue.First(now, func(p *queue.Place[*Waiter[T]]) bool {
+		e := p.Value.entrant
+		return e.passage() == free || l.shut(now, e) == 0
+	})
+	return next != nil && next.Value.entrant.passage() == free && l.due(now, next.Value) <= now
 }
 
 // wait is how long e waits if it comes at now and finds some before it that cost

@@ -79,8 +79,8 @@
 // A pause by an operator does not count towards MaxWait. Who comes during one
 // with an end is refused if it would have to wait for longer than MaxWait, pause
 // included; one without end is taken to end now, as nobody knows better, and
-// RetryAfter is too early if it does not. A client's own deadline does not stop
-// for any pause: it does not stop where the client is.
+// RetryAfter is too early if it does not. A client's own deadline that is
+// shorter does not stop for any pause: it does not stop where the client is.
 //
 // # Gates
 //

@@ -155,13 +155,9 @@ func (g *Gate) watch(b *bucket) {
 
 func (g *Gate) unwatch(b *bucket) {
 	g.mu.Lock()
-	left := g.lines[b] - 1
-	if g.lines[b] = left; left == 0 {
+	defer g.mu.Unlock()
+	if g.lines[b]--; g.lines[b] == 0 {
 		delete(g.lines, b)
-	}
-	g.mu.Unlock()
-	if left == 0 {
-		g.queue(b, time.Now(), false)
 	}
 }
 

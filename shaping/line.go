@@ -186,6 +186,11 @@ func (l *Line[T]) Due(now int64) int64 {
 	if w == nil {
 		return l.pace.Due(now, l.ghosts.head())
 	}
+	return l.due(now, w)
+}
+
+// due is the instant at which w may leave, if it is the next and may pass its gate.
+func (l *Line[T]) due(now int64, w *Waiter[T]) int64 {
 	return l.pace.dueSince(now, l.opened(now, w), w.place.Cost)
 }
 
@@ -203,10 +208,15 @@ func (l *Line[T]) Wake(now int64) int64 {
 		if at = l.pace.Due(now, 1); at <= now { // else the line takes its turn at quotas then
 			_, _, at = l.barred(now)
 		}
-	} else if least, _ := l.queue.Costs(); least < l.head.place.Cost {
-		// One that is cheaper may become the head, and be due.
-		_, _, opens := l.barred(now)
-		at = min(at, l.queue.Ages(), opens)
+	} else if at > now {
+		// One that may pass then may become the head, and be due.
+		if l.gates != nil {
+			_, _, opens := l.barred(now)
+			at = min(at, opens)
+		}
+		if least, _ := l.queue.Costs(); least < l.head.place.Cost { // so may one that is cheaper
+			at = min(at, l.queue.Ages())
+		}
 	}
 	if len(l.patience) > 0 {
 		at = min(at, l.pace.Runs(now, l.patience[0].until))

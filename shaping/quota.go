@@ -26,7 +26,14 @@ type quota struct {
 	turns []*bucket
 }
 
-const ahead = 10 // what leaves may be ahead by this part of the time that is left
+const (
+	ahead = 10 // what leaves may be ahead by this part of the time that is left
+
+	// soon is when a line looks again that is not the first of those who could
+	// leave at once. It is told before, when that has left or cannot; to look
+	// without a pause would keep a core busy until then.
+	soon = time.Millisecond
+)
 
 // at is when the nth from now may leave, which is the next with 0. Nobody waits
 // for longer than to the reset.
@@ -156,7 +163,7 @@ func (g *Gate) slot(b *bucket, now time.Time, n int) (at time.Time) {
 		if place == 0 {
 			return time.Time{}
 		}
-		return now.Add(1) // whose turn it is has been told
+		return now.Add(soon)
 	}
 	return at
 }
@@ -178,6 +185,9 @@ func (g *Gate) take(b *bucket, now time.Time) bool {
 	q.pass(now)
 	if len(q.turns) > 0 {
 		q.turns = q.turns[1:]
+		if next := q.first(); next != b && !q.at(0).After(now) {
+			next.kick()
+		}
 	}
 	return true
 }

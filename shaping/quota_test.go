@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/shapeproxy/shapeproxy/limiter"
 	"github.com/shapeproxy/shapeproxy/shaping"
 )
 
@@ -202,4 +203,28 @@ func TestQuotaAgainstAnUpstream(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A line whose next waits for its own tokens has no turn at a quota, that others
+// would have to wait for.
+func TestQuotaTurnOfOneThatCannotGo(t *testing.T) {
+	play(t, tb(t, "1/s", 3, 100, time.Minute), func(t *testing.T, s *scene) {
+		gate := shaping.NewGate()
+		gate.Heard(gate.Sent(), 10, time.Now().Add(100*time.Second), time.Hour)
+		to := func(key string, cost int64) *asked {
+			return s.hold(shaping.Request{Key: key, Cost: cost, Gate: gate, Paced: true}, 0)
+		}
+		s.hold(shaping.Request{Key: "x", Cost: 3}, 0)
+		dear := s.hold(shaping.Request{Key: "x", Cost: 3}, 0)
+		s.at(1500 * time.Millisecond)
+		behind := to("x", 1)
+		s.at(1600 * time.Millisecond)
+		alone := to("y", 1)
+		s.at(time.Minute)
+		dear.want(t, "what costs three", 3*time.Second, limiter.ReasonNone)
+		alone.want(t, "who finds a free line", 1600*time.Millisecond, limiter.ReasonNone)
+		if !behind.over || !behind.decision.Allowed || behind.ended < 4*time.Second {
+			t.Errorf("who stands behind: over %v at %v, %+v", behind.over, behind.ended, behind.decision)
+		}
+	})
 }
