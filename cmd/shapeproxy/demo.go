@@ -25,6 +25,7 @@ func newDemoCommand() *cobra.Command {
 	var (
 		length time.Duration
 		at     demoAddresses
+		like   string
 	)
 	cmd := &cobra.Command{
 		Use:   "demo",
@@ -39,14 +40,19 @@ func newDemoCommand() *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.DurationVar(&length, "for", 0, "end after this time; 0 runs until Ctrl-C")
+	flags.StringVar(&like, "upstream-like", "", "how the upstream behaves: github, shopify, llm, banning or slots; default: it breaks")
 	flags.StringVar(&at.Proxy, "listen", "127.0.0.1:8080", "address of the proxy")
 	flags.StringVar(&at.Upstream, "upstream", "127.0.0.1:8081", "address of the fragile upstream")
 	flags.StringVar(&at.Admin, "admin", "127.0.0.1:9090", "address of the live page")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		out := cmd.OutOrStdout()
+		as, err := findLikeness(like)
+		if err != nil {
+			return err
+		}
 		ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 		defer stop()
-		d, err := newDemo(at, cmd.ErrOrStderr(), func(flag, address string) (net.Listener, error) {
+		d, err := newDemo(at, as, cmd.ErrOrStderr(), func(flag, address string) (net.Listener, error) {
 			return listenNear(out, "--"+flag, address, flags.Changed(flag))
 		})
 		if err != nil {
@@ -56,6 +62,12 @@ func newDemoCommand() *cobra.Command {
 			var cancel context.CancelFunc
 			ctx, cancel = context.WithTimeout(ctx, length)
 			defer cancel()
+		}
+		if as != nil {
+			as.print(out, d.at)
+			err = d.run(ctx)
+			d.like.summary(out)
+			return err
 		}
 		printDemo(out, d.at, d.proxy.started.Limits[0])
 		err = d.run(ctx)
@@ -70,13 +82,15 @@ func newDemoCommand() *cobra.Command {
 type demo struct {
 	at       demoAddresses
 	upstream fragileUpstream
+	like     *likeUpstream // nil: it is upstream that serves
 	proxy    *service
 
 	upstreamListen net.Listener
 }
 
-// newDemo listens, by the function given, and serves nothing yet.
-func newDemo(at demoAddresses, stderr io.Writer, listen func(flag, address string) (net.Listener, error)) (_ *demo, err error) {
+// newDemo listens, by the function given, and serves nothing yet. With as, the
+// upstream is like that.
+func newDemo(at demoAddresses, as *likeness, stderr io.Writer, listen func(flag, address string) (net.Listener, error)) (_ *demo, err error) {
 	var listeners []net.Listener
 	defer func() {
 		if err != nil {
@@ -99,7 +113,12 @@ func newDemo(at demoAddresses, stderr io.Writer, listen func(flag, address strin
 		*part.address = l.Addr().String()
 	}
 
-	load := func() (*config.Config, error) { return config.Parse("demo.toml", demoConfig, at.lookup) }
+	text := demoConfig
+	var like *likeUpstream
+	if as != nil {
+		text, like = as.config(), as.upstream()
+	}
+	load := func() (*config.Config, error) { return config.Parse("demo.toml", text, at.lookup) }
 	c, err := load()
 	if err != nil {
 		return nil, err
@@ -127,12 +146,16 @@ func newDemo(at demoAddresses, stderr io.Writer, listen func(flag, address strin
 		}
 	})
 	s.listeners, s.adminListen = listeners[:1], listeners[2]
-	return &demo{at: at, proxy: s, upstreamListen: listeners[1]}, nil
+	return &demo{at: at, like: like, proxy: s, upstreamListen: listeners[1]}, nil
 }
 
 // run serves until ctx ends or a listener fails.
 func (d *demo) run(ctx context.Context) error {
-	upstream := &http.Server{Handler: &d.upstream, ReadHeaderTimeout: 10 * time.Second}
+	var handler http.Handler = &d.upstream
+	if d.like != nil {
+		handler = d.like
+	}
+	upstream := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
 	broken := make(chan error, 1)
 	go func() { broken <- upstream.Serve(d.upstreamListen) }()
 	failed := d.proxy.serve()

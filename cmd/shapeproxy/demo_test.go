@@ -22,7 +22,7 @@ func TestDemo(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	anyPort := func(string, string) (net.Listener, error) { return net.Listen("tcp", "127.0.0.1:0") }
 	var log bytes.Buffer
-	d, err := newDemo(demoAddresses{}, &log, anyPort)
+	d, err := newDemo(demoAddresses{}, nil, &log, anyPort)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +108,7 @@ func TestDemoListensOnAllOrNothing(t *testing.T) {
 	}
 	defer taken.Close()
 	var opened []net.Listener
-	_, err = newDemo(demoAddresses{Admin: taken.Addr().String()}, io.Discard, func(flag, address string) (net.Listener, error) {
+	_, err = newDemo(demoAddresses{Admin: taken.Addr().String()}, nil, io.Discard, func(flag, address string) (net.Listener, error) {
 		if address == "" {
 			address = "127.0.0.1:0"
 		}
@@ -131,7 +131,7 @@ func TestDemoListensOnAllOrNothing(t *testing.T) {
 func TestPrintDemo(t *testing.T) {
 	at := demoAddresses{Upstream: "127.0.0.1:1", Proxy: "127.0.0.1:2", Admin: "127.0.0.1:3"}
 	anyPort := func(string, string) (net.Listener, error) { return net.Listen("tcp", "127.0.0.1:0") }
-	d, err := newDemo(at, io.Discard, anyPort)
+	d, err := newDemo(at, nil, io.Discard, anyPort)
 	if err != nil {
 		t.Fatal(err)
 	}
