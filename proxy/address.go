@@ -107,7 +107,8 @@ func stripPort(hostport string) string {
 var errHandshakeTimeout = errors.New("TLS handshake timeout")
 
 // connect makes a connection, a *tls.Conn behind its handshake for https. The
-// connection below is a *h1.Counted. Its error is a *connectError.
+// connection below is a *h1.Counted. Its error is a *connectError, or of
+// connectBy errOnlyTwo.
 func (a *address) connect(ctx context.Context) (net.Conn, error) {
 	return a.connectBy(ctx, a.tls)
 }
@@ -116,6 +117,9 @@ func (a *address) connect(ctx context.Context) (net.Conn, error) {
 func (a *address) connectBy(ctx context.Context, by *tls.Config) (net.Conn, error) {
 	conn, err := a.reach(ctx, by)
 	if err != nil {
+		if by != a.tls && isNoProtocol(err) {
+			return nil, errOnlyTwo
+		}
 		if ctx.Err() == nil {
 			a.failed(err)
 		}

@@ -27,6 +27,18 @@ func (*otherVersionError) Error() string {
 	return "the upstream chose another version of HTTP than before"
 }
 
+// errOnlyTwo is that a WebSocket cannot be: whoever asks for one is told so, and
+// the upstream, which lives, is not to blame.
+var errOnlyTwo = errors.New("the upstream speaks HTTP/2 alone, which has no Upgrade")
+
+// isNoProtocol reports whether a server ended a handshake as it speaks no protocol
+// that it was offered (RFC 7301, section 3.2). crypto/tls exports no type for it.
+func isNoProtocol(err error) bool {
+	const noApplicationProtocol = tls.AlertError(120)
+	var op *net.OpError
+	return errors.As(err, &op) && op.Op == "remote error" && op.Err.Error() == noApplicationProtocol.Error()
+}
+
 func newAgreed(a *address) *agreed {
 	t := &agreed{address: a}
 	t.one = newDirect(a, func(ctx context.Context) (net.Conn, error) { return t.connect(ctx, false) })

@@ -9,9 +9,11 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 )
 
 // TestS37BareLineFeeds: an upstream's lines that end in LF alone reach the client
@@ -175,5 +177,33 @@ func TestWebSocketBesideHTTP2(t *testing.T) {
 	}
 	if line, err := br.ReadString('\n'); line != "early\n" {
 		t.Errorf("the tunnel gave %q, %v", line, err)
+	}
+}
+
+// TestNoWebSocketInHTTP2: an upstream that speaks HTTP/2 alone is not to blame
+// for clients that ask for a WebSocket: they could else take it from the others.
+func TestNoWebSocketInHTTP2(t *testing.T) {
+	up, conf := newChooser(t, func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.Proto) })
+	up.TLS.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		conf := up.TLS.Clone()
+		if conf.NextProtos = []string{"h2"}; !slices.Contains(hello.SupportedProtos, "h2") {
+			conf.NextProtos = []string{"none"} // with h2, crypto/tls would let HTTP/1.1 through
+		}
+		return conf, nil
+	}
+	r := route("/", up.Listener.Addr().String(), func(o *UpstreamOptions) {
+		o.Scheme, o.TLS, o.Places[0].Host = "https", conf, "example.com"
+		o.Places = append(o.Places, o.Places[0])
+		o.Health = HealthPolicy{MaxFails: 1, FailTimeout: time.Minute}
+		o.Breaker = &BreakerPolicy{FailureRatio: 0.01, Window: time.Second, MinRequests: 1, OpenFor: time.Minute, Probes: 1}
+	})
+	f := newFront(t, &Site{Routes: []*Route{r}})
+	for range 3 {
+		if res := f.get(t, "GET", "/ws", "Connection: Upgrade", "Upgrade: websocket"); res.StatusCode != 502 || !strings.Contains(res.Header.Get("Proxy-Status"), "http_upgrade_failed") {
+			t.Errorf("answered %d, %q", res.StatusCode, res.Header.Get("Proxy-Status"))
+		}
+		if res := f.get(t, "GET", "/"); res.StatusCode != 200 {
+			t.Errorf("another client is answered %d", res.StatusCode)
+		}
 	}
 }

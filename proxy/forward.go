@@ -110,8 +110,12 @@ func (x *exchange) failed(_ http.ResponseWriter, _ *http.Request, err error) {
 		x.unavailable(unavailable)
 		return
 	}
-	if errors.Is(err, errLongHead) {
+	switch {
+	case errors.Is(err, errLongHead):
 		x.fail(http.StatusRequestHeaderFieldsTooLarge, "http_request_error", errLongHead.Error())
+		return
+	case errors.Is(err, errOnlyTwo):
+		x.fail(http.StatusBadGateway, "http_upgrade_failed", errOnlyTwo.Error())
 		return
 	}
 	x.dispatch.failed(err)
