@@ -22,7 +22,9 @@ import (
 // a clock set back.
 //
 // Every operation takes constant or logarithmic time, but for the newcomer of
-// a flow that holds many places; see [queue.Turns]. Times are as for Pace. A
+// a flow that holds many places, see [queue.Turns]; and while somebody passes
+// others who stand before a Gate that is closed, it takes time for each of them.
+// Times are as for Pace. A
 // Line is not safe for concurrent use, and must not be copied while anybody
 // waits.
 type Line[T any] struct {

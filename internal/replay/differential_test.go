@@ -21,8 +21,13 @@ import (
 	"github.com/shapeproxy/shapeproxy/proxy"
 )
 
-// everything has limits of every kind and form, alone and together.
+// everything has limits of every kind and form, alone and together. Those who are
+// let go at one instant come to the next queue in any order, so in the dry run, to
+// which some come behind others, all cost the same.
 const everything = `
+[server]
+trusted_proxies = ["198.51.100.0/24"]
+
 [limit.bucket]
 algorithm = "token-bucket"
 rate = "3/s"
@@ -47,6 +52,7 @@ limit = 30
 window = "2s"
 key = "header:X-Key"
 missing_key = "skip"
+cost = "header:X-Cost"
 
 [limit.counter]
 algorithm = "sliding-window-counter"
@@ -64,6 +70,7 @@ queue = 12
 max_wait = "1500ms"
 fair_by = "client-ip"
 promote_after = "500ms"
+cost = "header:X-Cost"
 
 [limit.perkey]
 algorithm = "token-bucket"
@@ -72,12 +79,14 @@ burst = 2
 queue = 3
 max_in_flight = 2
 key = "client-ip"
+cost = "header:X-Cost"
 
 [limit.dry]
 algorithm = "leaky-bucket"
 rate = "5/s"
 queue = 6
 dry_run = true
+cost = 2
 
 [upstream.u]
 url = "http://127.0.0.1:1"
@@ -110,6 +119,7 @@ type step struct {
 	client  string
 	path    string
 	key     string
+	cost    string
 	service time.Duration
 }
 
@@ -127,6 +137,9 @@ func trace(random *rand.Rand, n int) []step {
 		}
 		if random.IntN(2) == 0 {
 			steps[i].key = string("xy"[random.IntN(2)])
+		}
+		if random.IntN(3) == 0 {
+			steps[i].cost = string("01235"[random.IntN(5)])
 		}
 	}
 	return steps
@@ -206,9 +219,9 @@ func replayed(t *testing.T, began time.Time, steps []step, text string) *book {
 	var log strings.Builder
 	for _, s := range steps {
 		at := began.Add(s.at)
-		fmt.Fprintf(&log, "%d.%09d|%s|GET|%s|%.9f|%s\n", at.Unix(), at.Nanosecond(), s.client, s.path, s.service.Seconds(), s.key)
+		fmt.Fprintf(&log, "%d.%09d|%s|GET|%s|%.9f|%s|%s\n", at.Unix(), at.Nanosecond(), s.client, s.path, s.service.Seconds(), s.key, s.cost)
 	}
-	l := read(t, log.String(), Options{Format: "$msec|$remote_addr|$request_method|$request_uri|$upstream_response_time|$http_x_key"}, load(t, text))
+	l := read(t, log.String(), Options{Format: "$msec|$remote_addr|$request_method|$request_uri|$upstream_response_time|$http_x_key|$http_x_cost"}, load(t, text))
 	r, err := l.Run(0, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -252,9 +265,7 @@ func TestReplayDecidesAsTheLimitsDo(t *testing.T) {
 func (s step) ask(t *testing.T, system *assemble.System, live *book) {
 	r := httptest.NewRequest(http.MethodGet, s.path, nil)
 	r.RemoteAddr = s.client + ":1234"
-	if s.key != "" {
-		r.Header.Set("X-Key", s.key)
-	}
+	s.head(r.Header)
 	route, keys, err := system.Proxy.Find(r)
 	if err != nil || route.Limiter == nil {
 		return
@@ -267,6 +278,15 @@ func (s step) ask(t *testing.T, system *assemble.System, live *book) {
 	if p.Allowed {
 		time.Sleep(s.service.Truncate(time.Nanosecond))
 		p.Release()
+	}
+}
+
+// head puts what the step says into the header of a request.
+func (s step) head(h http.Header) {
+	for name, value := range map[string]string{"X-Key": s.key, "X-Cost": s.cost} {
+		if value != "" {
+			h.Set(name, value)
+		}
 	}
 }
 
@@ -294,9 +314,7 @@ func TestReplayDecidesAsTheProxyDoes(t *testing.T) {
 			all.Go(func() {
 				r := httptest.NewRequest(http.MethodGet, s.path, nil)
 				r.RemoteAddr = s.client + ":1234"
-				if s.key != "" {
-					r.Header.Set("X-Key", s.key)
-				}
+				s.head(r.Header)
 				system.Proxy.ServeHTTP(httptest.NewRecorder(), r)
 			})
 		}
