@@ -27,7 +27,6 @@ func explain(err error, timedOut bool) fault {
 		dns      *net.DNSError
 		op       *net.OpError
 		record   tls.RecordHeaderError
-		alert    tls.AlertError
 		verify   *tls.CertificateVerificationError
 		hostname x509.HostnameError
 		timeout  interface{ Timeout() bool }
@@ -43,7 +42,7 @@ func explain(err error, timedOut bool) fault {
 		return fault{http.StatusBadGateway, "dns_error", "the upstream's name cannot be resolved"}
 	case errors.As(err, &verify), errors.As(err, &hostname):
 		return fault{http.StatusBadGateway, "tls_certificate_error", "the upstream's certificate is not accepted"}
-	case errors.As(err, &record), errors.As(err, &alert):
+	case errors.As(err, &record), errors.As(err, &op) && (op.Op == "remote error" || op.Op == "local error"): // alerts, whose type crypto/tls keeps to itself
 		return fault{http.StatusBadGateway, "tls_protocol_error", "the upstream does not speak TLS as expected"}
 	case errors.As(err, &op) && op.Op == "dial" && late, errors.Is(err, errHandshakeTimeout):
 		return fault{http.StatusGatewayTimeout, "connection_timeout", "the upstream could not be reached in time"}

@@ -237,6 +237,9 @@ func TestFaults(t *testing.T) {
 		{"nobody listens", "", func(o *UpstreamOptions) { o.Places[0].Address = nobody }, 502, "connection_refused"},
 		{"no socket", "", func(o *UpstreamOptions) { o.Places[0].UnixSocket = t.TempDir() + "/none" }, 502, "connection_refused"},
 		{"plain text under TLS", "garbage\r\n\r\n", func(o *UpstreamOptions) { o.Scheme = "https" }, 502, "tls_protocol_error"},
+		{"an alert of TLS", "", func(o *UpstreamOptions) {
+			o.Scheme, o.Places[0].Address = "https", closesAfter(t, "\x15\x03\x03\x00\x02\x02\x28") // handshake_failure
+		}, 502, "tls_protocol_error"},
 		{"S38 closes", "", nil, 502, "connection_terminated"},
 		{"S38 garbage", "garbage\r\n\r\n", nil, 502, "http_protocol_error"},
 		{"S38 cut head", "", func(o *UpstreamOptions) { o.Places[0].Address = closesAfter(t, head+"X: y") }, 502, "connection_terminated"},
