@@ -31,6 +31,10 @@ type Request struct {
 	// asked once, just before a waiting request is released, must not block,
 	// and may be nil.
 	Gone func() bool
+
+	// Again: the request may need another turn, so its Permit is to have an
+	// Again if there is a queue that it can go back to.
+	Again bool
 }
 
 // A Key says whose budget of one limit a request uses.
@@ -162,6 +166,13 @@ type Permit struct {
 	Done func()
 	// Learn, unless it is nil, is told of the upstream's answer. See Report.
 	Learn func(Answer)
+
+	// Again, unless it is nil, asks for another turn for a request whose turn has
+	// come to nothing, once it is Released: as Acquire does, with another Gone,
+	// and with the place in the queue that the request had. Limits in reject mode
+	// count what clients ask for, and are not charged again. The Permit that
+	// comes of it has an Again too.
+	Again func(ctx context.Context, gone func() bool) (Permit, error)
 }
 
 // An Answer is how an upstream took a request that was let go.

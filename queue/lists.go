@@ -6,14 +6,26 @@ type series[T any] struct{ first, last *Place[T] }
 func all[T any](p *Place[T]) *links[T] { return &p.all }
 func own[T any](p *Place[T]) *links[T] { return &p.own }
 
-func (s *series[T]) push(p *Place[T], by func(*Place[T]) *links[T]) {
-	*by(p) = links[T]{prev: s.last}
-	if s.last == nil {
+// insert puts p behind all who came before it, which a newcomer finds at once.
+func (s *series[T]) insert(p *Place[T], by func(*Place[T]) *links[T]) {
+	var next *Place[T]
+	prev := s.last
+	if prev != nil && p.older(prev) {
+		for next = s.first; !p.older(next); next = by(next).next {
+		}
+		prev = by(next).prev
+	}
+	*by(p) = links[T]{prev: prev, next: next}
+	if prev == nil {
 		s.first = p
 	} else {
-		by(s.last).next = p
+		by(prev).next = p
 	}
-	s.last = p
+	if next == nil {
+		s.last = p
+	} else {
+		by(next).prev = p
+	}
 }
 
 func (s *series[T]) remove(p *Place[T], by func(*Place[T]) *links[T]) {
@@ -32,7 +44,7 @@ func (s *series[T]) remove(p *Place[T], by func(*Place[T]) *links[T]) {
 }
 
 // A ring is flows in order; the one at the front is pushed to the end when it
-// has had its turn.
+// has had its turn, and put back in front if that has come to nothing.
 type ring[T any] struct {
 	first, last *node[T]
 	n           int
@@ -51,6 +63,22 @@ func (r *ring[T]) push(n *node[T]) {
 		r.last.next = n
 	}
 	r.last = n
+	r.n++
+}
+
+// pushBefore puts n before one that is in the ring; nil: at the end.
+func (r *ring[T]) pushBefore(n, next *node[T]) {
+	if next == nil {
+		r.push(n)
+		return
+	}
+	n.prev, n.next = next.prev, next
+	if next.prev == nil {
+		r.first = n
+	} else {
+		next.prev.next = n
+	}
+	next.prev = n
 	r.n++
 }
 

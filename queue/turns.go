@@ -43,8 +43,8 @@ func (c Class) String() string { return [...]string{"high", "normal", "low"}[c] 
 //
 // The zero Turns, with an Ageing or without, is empty and ready. Every operation
 // takes constant time (amortised, for ageing), but for Ahead, which may look
-// at as many numbers as the flow has places. It must not be copied while
-// anything waits in it, and is not safe for concurrent use.
+// at as many numbers as the flow has places, and what concerns a Ticket. It must
+// not be copied while anything waits in it, and is not safe for concurrent use.
 type Turns[T any] struct {
 	// Ageing is how much later, in the unit of the now that methods take, a
 	// waiter counts one class better; 0 means never. It may be changed at any
@@ -74,6 +74,7 @@ type Place[T any] struct {
 	level Class    // what it counts as
 	since int64    // when it came
 	seq   uint64   // who came before whom
+	back  bool     // it has had its turn before
 	all   links[T] // among those of its class
 	own   links[T] // among those of its class and flow
 }
@@ -129,6 +130,15 @@ func (q *Turns[T]) Oldest() (oldest *Place[T]) {
 
 // Push puts p last of its class and flow. It panics if p waits already.
 func (q *Turns[T]) Push(p *Place[T], class Class, key string, now int64) {
+	q.age(now)
+	q.seq++
+	p.since, p.seq, p.back = now, q.seq, false
+	q.enter(p, class, class, key)
+}
+
+// enter puts p among those of its class and flow, in order of arrival. It counts
+// as the level, or what the order of those who count as much needs.
+func (q *Turns[T]) enter(p *Place[T], class, level Class, key string) {
 	if p.in != nil {
 		panic("queue: Push of a place that is taken already")
 	}
@@ -144,13 +154,19 @@ func (q *Turns[T]) Push(p *Place[T], class Class, key string, now int64) {
 		}
 		q.flows[key] = f
 	}
-	q.age(now)
-	q.seq++
-	p.in, p.class, p.level, p.since, p.seq = f, class, class, now, q.seq
-	q.came[class].push(p, all)
-	f.own[class].push(p, own)
-	if class > High && q.marks[class][class] == nil {
-		q.marks[class][class] = p
+	p.in, p.class = f, class
+	q.came[class].insert(p, all)
+	f.own[class].insert(p, own)
+	if next := p.all.next; next != nil {
+		level = min(level, next.level)
+	}
+	prev := p.all.prev
+	if prev != nil {
+		level = max(level, prev.level)
+	}
+	p.level = level
+	if level > High && (prev == nil || prev.level != level) {
+		q.marks[class][level] = p
 	}
 	if q.n == 0 {
 		q.least, q.most = p.Cost, p.Cost

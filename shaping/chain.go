@@ -32,6 +32,10 @@ type Link struct {
 // Limits in dry run are asked last of their kind, for requests that the others
 // let pass, and never bind.
 //
+// A request whose turn has come to nothing can go back to its places in the
+// queues, if one of them held it; see Permit.Again and Ticket. Limits in reject
+// mode are not charged again: they count what clients ask for.
+//
 // A Chain may lead to Gates. Its queues then release a request only while its
 // gate is open. Without a queue that holds it back, a limit in reject mode
 // refuses it while the gate is closed; one that no limit binds is let through.
@@ -76,18 +80,12 @@ func (c *Chain) gate(req *limiter.Request) *Gate {
 }
 
 // Acquire implements limiter.Limiter.
-func (c *Chain) Acquire(ctx context.Context, req limiter.Request) (p limiter.Permit, err error) {
+func (c *Chain) Acquire(ctx context.Context, req limiter.Request) (limiter.Permit, error) {
 	w := &walk{chain: c, req: &req, gate: c.gate(&req), all: make([]limiter.Decision, len(c.links))}
-	ok, err := w.ask(ctx)
-	switch {
-	case err != nil:
-		p.Decision, p.All = w.all[w.last], w.decided()
-	case ok:
-		w.passed(&p)
-	default:
-		w.refused(&p)
+	if req.Again && w.isHeld() {
+		w.tickets = make([]Ticket, len(c.links))
 	}
-	return p, err
+	return w.acquire(ctx)
 }
 
 // Look says how things stand for a request, and asks nothing: the decisions are

@@ -53,7 +53,7 @@ type Line[T any] struct {
 // A Waiter is one request's place in a Line.
 type Waiter[T any] struct {
 	Value T     // the driver's own
-	Came  int64 // instant of arrival
+	Came  int64 // instant of arrival; of one that came back, the last
 	Ahead int   // how many would have gone before it when it came
 
 	entrant Entrant
@@ -103,24 +103,39 @@ func (l *Line[T]) Enter(now int64, e Entrant, v T) (verdict Verdict, w, out *Wai
 		}
 		l.pace.Pass(now, l.cost(e))
 		l.search.use(now)
+		if e.Ticket != nil && !e.Ticket.given {
+			l.note(now, e, l.queue.Ticket(now))
+		}
 		return verdict, nil, nil
 	}
-	if l.Depth(now) >= l.capacity {
+	back := e.Ticket.back()
+	if !back && l.Depth(now) >= l.capacity {
 		out = l.queue.Victim(e.Class, e.Flow, now).Value
 		l.Cancel(out)
 	}
 	l.came++
 	w = &Waiter[T]{Value: v, Came: now, Ahead: verdict.Ahead, before: before, came: l.came, left: l.left, entrant: e}
+	w.entrant.Ticket = nil // what it is told later is of another one's place
 	w.place.Value, w.place.Cost = w, l.cost(e)
 	l.stand(w, +1)
-	l.queue.Push(&w.place, e.Class, e.Flow, now)
-	if w.own = e.MaxWait > 0 && e.MaxWait <= l.maxWait; w.own {
-		w.until = addTime(now, int64(e.MaxWait))
+	if back {
+		l.queue.Return(&w.place, e.Class, e.Flow, l.stood(e.Ticket), now)
+		w.until, w.own = e.Ticket.until, e.Ticket.own
 	} else {
-		w.until = addTime(l.pace.Patience(now), int64(l.maxWait))
+		l.queue.Push(&w.place, e.Class, e.Flow, now)
+		w.until, w.own = l.until(now, e)
+		l.note(now, e, w.place.Ticket())
 	}
 	l.heap(w).push(w)
 	return verdict, w, out
+}
+
+// until is when e gives up that comes at now, and whether it is its own deadline.
+func (l *Line[T]) until(now int64, e Entrant) (at int64, own bool) {
+	if e.MaxWait > 0 && e.MaxWait <= l.maxWait {
+		return addTime(now, int64(e.MaxWait)), true
+	}
+	return addTime(l.pace.Patience(now), int64(l.maxWait)), false
 }
 
 // heap is the one in which w stands.
@@ -232,11 +247,11 @@ func (l *Line[T]) Wake(now int64) int64 {
 // Waiting is how many really wait.
 func (l *Line[T]) Waiting() int { return l.queue.Len() }
 
-// Oldest is when the one came who has waited longest; negative when nobody
-// waits.
+// Oldest is when the one came, first, who has waited longest; negative when
+// nobody waits.
 func (l *Line[T]) Oldest() int64 {
 	if p := l.queue.Oldest(); p != nil {
-		return p.Value.Came
+		return p.Since()
 	}
 	return -1
 }

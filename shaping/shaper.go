@@ -32,10 +32,11 @@ type Request struct {
 	MaxWait time.Duration // how long this request would wait, if less than the policy allows; 0: no less
 	Gate    *Gate         // that it has to pass, except in a dry run; nil: none
 	Paced   bool          // nothing holds it up between here and the Gate; see Entrant
+	Ticket  *Ticket       // of its place, to have that again; nil: it does not come again
 }
 
 func (r *Request) entrant() Entrant {
-	return Entrant{Cost: r.Cost, Class: r.Class, Flow: r.Flow, MaxWait: r.MaxWait, Gate: r.Gate, Paced: r.Paced}
+	return Entrant{Cost: r.Cost, Class: r.Class, Flow: r.Flow, MaxWait: r.MaxWait, Gate: r.Gate, Paced: r.Paced, Ticket: r.Ticket}
 }
 
 // A Grant is a Shaper's answer to a Request.

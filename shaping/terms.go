@@ -43,4 +43,6 @@ type Entrant struct {
 	// Paced: nothing holds it up between this line and the gate, so that the gate
 	// may hold it here to the pace of its quota.
 	Paced bool
+	// Ticket, unless it is nil, notes the place that is given, or has it had again.
+	Ticket *Ticket
 }

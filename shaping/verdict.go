@@ -42,7 +42,12 @@ func (l *Line[T]) look(now int64, e Entrant) (v Verdict, before int64) {
 	if l.pace.rated() && !l.pace.fits(cost) {
 		return Verdict{Reason: limiter.ReasonLimit, RetryAfter: limiter.Never}, 0
 	}
-	depth := l.Depth(now)
+	depth, most, back := l.Depth(now), l.longest(e), e.Ticket.back()
+	if back {
+		if v.Ahead, before, most = l.before(now, e); most < 0 {
+			return Verdict{Reason: limiter.ReasonMaxWait, RetryAfter: 1}, 0
+		}
+	}
 	if depth == 0 {
 		l.pace.idle(now)
 	}
@@ -57,24 +62,26 @@ func (l *Line[T]) look(now int64, e Entrant) (v Verdict, before int64) {
 		full := time.Duration(l.pace.intervals(l.pace.burst).ceil())
 		return Verdict{Reason: limiter.ReasonMaxWait, RetryAfter: max(1, l.wait(now, e, all, 1)+full)}, all
 	}
-	v.Ahead, before = l.queue.Ahead(e.Class, e.Flow, now)
-	v.Ahead, before = v.Ahead+l.ghosts.n, before+l.ghosts.cost
+	if !back {
+		v.Ahead, before = l.queue.Ahead(e.Class, e.Flow, now)
+		v.Ahead, before = v.Ahead+l.ghosts.n, before+l.ghosts.cost
+	}
 	if shut == 0 && l.gates != nil { // it does not stand behind those who may not pass
 		barred, theirs, _ := l.barred(now)
 		v.Ahead, before = min(v.Ahead, l.queue.Len()-barred), min(before, l.queue.Cost()-theirs)
 	}
 	v.Queued, v.Wait = true, l.wait(now, e, before, cost)
-	if l.sheds(now, e.Class) {
+	if !back && l.sheds(now, e.Class) {
 		// When all have left who wait now, it need not wait.
 		return Verdict{Reason: limiter.ReasonMaxWait, RetryAfter: max(1, l.wait(now, e, all, cost))}, before
 	}
-	if depth >= l.capacity && l.queue.Victim(e.Class, e.Flow, now) == nil {
+	if !back && depth >= l.capacity && l.queue.Victim(e.Class, e.Flow, now) == nil {
 		v.Reason, v.RetryAfter = limiter.ReasonQueueFull, l.room(now, depth, cost)
 		if shut != 0 && depth == 0 && l.pace.Due(now, cost) <= now {
 			v.Reason, v.RetryAfter = limiter.ReasonPaused, v.Wait // there is no queue, and a place at the upstream is free
 		}
 	}
-	if most := l.longest(e); v.Wait > most {
+	if v.Wait > most {
 		if v.Reason == limiter.ReasonNone {
 			v.Reason = limiter.ReasonMaxWait
 			if until := l.pace.Paused(now); until != 0 && until != Endless && v.Wait-time.Duration(until-now) <= most ||

@@ -26,20 +26,37 @@ type walk struct {
 	last     int           // the link that was asked last
 	paced    int           // the link that holds it to the pace of the gate; -1: none
 	waited   time.Duration // in the queues behind it
+	tickets  []Ticket      // by link; nil: it does not come again
+	back     bool          // it comes again
+}
+
+// again asks for another turn for a request that was let go.
+func (w *walk) again(ctx context.Context, gone func() bool) (limiter.Permit, error) {
+	req := *w.req
+	req.Gone = gone
+	next := &walk{chain: w.chain, req: &req, gate: w.gate, all: make([]limiter.Decision, len(w.all)), tickets: w.tickets, back: true}
+	return next.acquire(ctx)
+}
+
+func (w *walk) acquire(ctx context.Context) (p limiter.Permit, err error) {
+	ok, err := w.ask(ctx)
+	switch {
+	case err != nil:
+		p.Decision, p.All = w.all[w.last], w.decided()
+	case ok:
+		w.passed(&p)
+	default:
+		w.refused(&p)
+	}
+	return p, err
 }
 
 // ask asks the limits until one refuses.
 func (w *walk) ask(ctx context.Context) (ok bool, err error) {
-	if !w.haveKeys() || !w.mayPass() || !w.reject() {
+	if !w.haveKeys() || !w.mayPass() || !w.back && !w.charge() {
 		return false, nil
 	}
-	if !w.rejectShared() {
-		w.giveBack()
-		return false, nil
-	}
-	w.rejectDry()
 	w.findPaced()
-	w.rejectSharedDry()
 	if !w.takePlaces() {
 		w.release()
 		w.giveBack()
@@ -64,6 +81,21 @@ func (w *walk) ask(ctx context.Context) (ok bool, err error) {
 	return true, nil
 }
 
+// charge takes from the limits in reject mode, or if one of them refuses, from
+// none.
+func (w *walk) charge() bool {
+	if !w.reject() {
+		return false
+	}
+	if !w.rejectShared() {
+		w.giveBack()
+		return false
+	}
+	w.rejectDry()
+	w.rejectSharedDry()
+	return true
+}
+
 // turn is what the request asks of the queue at link i.
 func (w *walk) turn(i int) Request {
 	key := &w.req.Keys[i]
@@ -77,6 +109,9 @@ func (w *walk) turn(i int) Request {
 // it holds is then given back.
 func (w *walk) enter(ctx context.Context, i int) (ok bool, err error) {
 	d, req := &w.all[i], w.turn(i)
+	if w.tickets != nil && w.holds(i) {
+		req.Ticket = &w.tickets[i]
+	}
 	if req.MaxWait > 0 { // it is the client's, who does not begin anew at each queue
 		req.MaxWait = max(1, req.MaxWait-w.waited)
 	}
@@ -123,6 +158,16 @@ func (w *walk) findPaced() {
 			w.paced = i
 		}
 	}
+}
+
+// isHeld reports whether there is a link at which the request may have to wait.
+func (w *walk) isHeld() bool {
+	for i := range w.chain.links {
+		if w.holds(i) {
+			return true
+		}
+	}
+	return false
 }
 
 // holds reports whether the request may have to wait at link i.
@@ -267,9 +312,9 @@ func (w *walk) refused(p *limiter.Permit) {
 // the limits in reject mode are looked at again, so that the fields tell what
 // is true when the client reads them.
 func (w *walk) passed(p *limiter.Permit) {
-	if w.waited > 0 {
+	if w.waited > 0 || w.back {
 		w.look(func(d *limiter.Decision) bool { return !d.DryRun })
-		w.lookShared(func(d *limiter.Decision) bool { return d.Policy != "" && !d.DryRun })
+		w.lookShared(func(d *limiter.Decision) bool { return (d.Policy != "" || w.back) && !d.DryRun })
 	}
 	p.All = w.decided()
 	p.Allowed = true
@@ -278,6 +323,9 @@ func (w *walk) passed(p *limiter.Permit) {
 	}
 	if len(w.learners) > 0 {
 		p.Learn = w.learn
+	}
+	if w.tickets != nil {
+		p.Again = w.again
 	}
 	for _, d := range p.All {
 		// Smallest Remaining ÷ Limit; a limit that was not asked has none.
