@@ -50,6 +50,9 @@ func (a AccessLog) Done(e *Event) {
 			attrs = append(attrs, slog.Int("upstream_status", e.UpstreamStatus))
 		}
 		seconds("upstream_duration", e.UpstreamDuration)
+		if n := e.Attempt(); n > 1 {
+			attrs = append(attrs, slog.Int("attempt", n))
+		}
 	}
 	attrs = append(attrs, slog.Int64("received", e.Received), slog.Int64("sent", e.Sent))
 	a.Log.LogAttrs(context.Background(), slog.LevelInfo, "request", attrs...)

@@ -24,13 +24,14 @@ func TestAsk(t *testing.T) {
 		r.Identify = func(of Identity) ([]limiter.Key, error) {
 			return []limiter.Key{{Value: of.Request.Header.Get("X-Key")}}, nil
 		}
-		r.Ask = func(keys []limiter.Key) func(int, http.Header) {
+		r.Ask = func(keys []limiter.Key) func(int, http.Header) bool {
 			asked = append(asked, keys[0].Value)
 			if keys[0].Value == "deaf" {
 				return nil
 			}
-			return func(status int, h http.Header) {
+			return func(status int, h http.Header) bool {
 				heard = append(heard, http.StatusText(status)+" "+h.Get("Retry-After"))
+				return true
 			}
 		}
 		if limited {

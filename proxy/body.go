@@ -27,6 +27,7 @@ type clientBody struct {
 	kept    []byte // all that was read, while that is little
 	pending []byte // kept bytes to be read again
 	lost    bool   // more was read than kept
+	keep    int    // how much is kept, if that is more than keptBytes
 
 	patience *patience
 }
@@ -42,7 +43,7 @@ func (b *clientBody) Read(p []byte) (int, error) {
 	}
 	n, err := b.take(p)
 	if !b.lost {
-		if len(b.kept)+n <= keptBytes {
+		if len(b.kept)+n <= max(keptBytes, b.keep) {
 			b.kept = append(b.kept, p[:n]...)
 		} else {
 			b.kept, b.lost = nil, true

@@ -90,7 +90,7 @@ func (x *exchange) acquire(keys []limiter.Key) (bool, error) {
 		}
 	}
 	var err error
-	x.permit, err = x.route.Limiter.Acquire(x.r.Context(), limiter.Request{Keys: keys, Gone: x.clientGone})
+	x.permit, err = x.route.Limiter.Acquire(x.r.Context(), limiter.Request{Keys: keys, Gone: x.clientGone, Again: x.mayRepeat()})
 	x.proxy.observe.Decided(x.route.Match, x.permit.All)
 	return true, err
 }

@@ -18,9 +18,11 @@ type dispatch struct {
 	held  bool        // it came through the upstream's Gate
 	gone  func() bool // whether its client has left
 
-	at   *address // where it went, and is in flight until done
-	pass pass     // of the address's breaker
-	told bool     // what came of it
+	at     *address // where it went, and is in flight until done
+	pass   pass     // of the address's breaker
+	told   bool     // what came of it
+	sent   *attempt // at sending body, the last
+	status int      // of the answer
 }
 
 // deadConns bounds how many dead kept connections one request goes through. A
@@ -48,7 +50,7 @@ func (d *dispatch) RoundTrip(req *http.Request) (*http.Response, error) {
 		var sent *attempt
 		if d.body != nil {
 			sent = &attempt{body: body, leave: d.leave}
-			req.Body = sent
+			d.sent, req.Body = sent, sent
 		}
 		res, err := d.at.transport.RoundTrip(req)
 		if err == nil {
@@ -98,8 +100,34 @@ func (d *dispatch) try(ctx context.Context, all, failed []*address) (err error) 
 
 // answered tells the address that it answered.
 func (d *dispatch) answered(status int) {
-	d.told = true
+	d.told, d.status = true, status
 	d.at.answered(d.pass, status)
+}
+
+// whole reports whether all of the body has been read, and is kept.
+func (d *dispatch) whole() bool {
+	if d.body == nil {
+		return true
+	}
+	if !d.body.ended.Load() || d.sent == nil {
+		return false
+	}
+	d.sent.mu.Lock() // reads do not wait any more
+	defer d.sent.mu.Unlock()
+	return !d.body.lost && d.body.fault() == nil
+}
+
+// forget lets go of what is kept of the body, if all of it has been read.
+func (d *dispatch) forget() bool {
+	if d.body != nil {
+		if !d.body.ended.Load() || d.sent == nil {
+			return false
+		}
+		d.sent.mu.Lock()
+		defer d.sent.mu.Unlock()
+		d.body.kept, d.body.lost = nil, true
+	}
+	return true
 }
 
 // failed tells the address that it did not, and is to blame.

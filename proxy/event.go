@@ -14,7 +14,8 @@ type Observer interface {
 	// Decided is called once for a request that was put to its route's limits,
 	// as soon as they have answered: before it is forwarded or refused, or
 	// when its client has left the queue. The slice holds one Decision a limit,
-	// those only Peeked included, and must not be kept.
+	// those only Peeked included, and must not be kept. Of further turns that a
+	// request gets nothing is told.
 	Decided(route string, decisions []limiter.Decision)
 	// Done is called once for every request, when its answer has ended. The
 	// Event and what it points to must not be kept.
@@ -59,4 +60,10 @@ type Event struct {
 
 	UpstreamStatus   int           // the upstream's status, UpstreamError, or 0 when it was never sent
 	UpstreamDuration time.Duration // from the release to the answer's head, or to the failure
+
+	// Retries are the tries before that; Waited is for all, Departed is the last.
+	Retries []Retry
 }
+
+// Attempt is which try at sending the request was the last, from 1.
+func (e *Event) Attempt() int { return 1 + len(e.Retries) }

@@ -54,8 +54,13 @@ func explain(err error, timedOut bool) fault {
 		return fault{http.StatusGatewayTimeout, "connection_write_timeout", "the upstream took too long to take the request"}
 	case late:
 		return fault{http.StatusGatewayTimeout, "http_response_timeout", "the upstream did not answer in time"}
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+	case ended(err):
 		return fault{http.StatusBadGateway, "connection_terminated", "the upstream closed the connection without an answer"}
 	}
 	return fault{http.StatusBadGateway, "http_protocol_error", "the upstream's answer cannot be understood"}
+}
+
+// ended reports whether err is that the upstream ended a connection.
+func ended(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }

@@ -17,7 +17,8 @@ func (x *exchange) forward() {
 	defer cut(nil)
 	x.timed, r = ctx, r.WithContext(ctx)
 	if x.route.Timeout > 0 {
-		defer time.AfterFunc(x.route.Timeout, func() { cut(errRouteTimeout) }).Stop()
+		x.timer = time.AfterFunc(x.route.Timeout, func() { cut(errRouteTimeout) })
+		defer x.timer.Stop()
 	}
 	up := x.route.Upstream
 	x.upgrade = wantsWebSocket(x.r) && up.opts.Scheme != "h2c"
@@ -31,20 +32,18 @@ func (x *exchange) forward() {
 	if x.event.Departed = x.permit.Departed(); x.event.Departed.IsZero() {
 		x.event.Departed = time.Now()
 	}
-	if x.route.Ask != nil {
-		x.hear = x.route.Ask(x.keys)
-	}
 	up.inFlight.Add(1)
 	defer up.inFlight.Add(-1)
 	to := dispatch{up: up, body: x.body, leave: x.leaveBody, cut: cut, held: x.held(), gone: x.clientGone}
 	x.dispatch = &to
 	defer to.done()
+	defer x.unreserve()
 	reverse := httputil.ReverseProxy{
 		Rewrite: func(pr *httputil.ProxyRequest) {
 			pr.Out.URL = x.to.forwarded(up.scheme(), up.opts.BasePath, x.route.StripPrefix)
 			x.rewrite(pr.In, pr.Out)
 		},
-		Transport:      &to,
+		Transport:      (*sending)(x),
 		ModifyResponse: x.answered,
 		ErrorHandler:   x.failed,
 		BufferPool:     x.proxy.buffers,
@@ -71,7 +70,9 @@ func (x *exchange) held() bool { return x.route.Held && x.route.Upstream.opts.Ga
 
 // answered is called with the head of the upstream's answer.
 func (x *exchange) answered(res *http.Response) error {
-	x.event.UpstreamDuration = time.Since(x.event.Departed)
+	if x.event.UpstreamStatus == 0 { // else it has waited for another turn
+		x.event.UpstreamDuration = time.Since(x.event.Departed)
+	}
 	if res.StatusCode < 200 && res.StatusCode != http.StatusSwitchingProtocols {
 		return errStatus // "000" and "099" pass net/http's HTTP/2
 	}
@@ -79,11 +80,6 @@ func (x *exchange) answered(res *http.Response) error {
 		x.becomeSocket(res)
 	}
 	x.event.UpstreamStatus = res.StatusCode
-	x.permit.Report(limiter.Answer{Latency: x.event.UpstreamDuration, Throttled: throttled(res)})
-	if x.hear != nil {
-		x.hear(res.StatusCode, res.Header)
-	}
-	x.dispatch.answered(res.StatusCode)
 	if len(res.Trailer) > 0 && x.r.Method != http.MethodHead {
 		// HTTP/2 has trailers beside a length; HTTP/1.1 behind chunks only.
 		res.Header.Del("Content-Length")
@@ -106,7 +102,9 @@ func (x *exchange) failed(_ http.ResponseWriter, _ *http.Request, err error) {
 		return
 	}
 	if unavailable := (*unavailableError)(nil); errors.As(err, &unavailable) {
-		x.event.Upstream, x.event.Departed, x.event.UpstreamDuration = "", time.Time{}, 0 // it never left
+		if len(x.event.Retries) == 0 {
+			x.event.Upstream, x.event.Departed, x.event.UpstreamDuration = "", time.Time{}, 0 // it never left
+		}
 		x.unavailable(unavailable)
 		return
 	}
@@ -129,8 +127,8 @@ func (x *exchange) failed(_ http.ResponseWriter, _ *http.Request, err error) {
 	x.fail(f.status, f.kind, f.detail)
 }
 
-// throttled reports whether an answer says that there are too many requests.
-func throttled(res *http.Response) bool {
+// saysThrottled reports whether an answer says that there are too many requests.
+func saysThrottled(res *http.Response) bool {
 	return res.StatusCode == http.StatusTooManyRequests || res.StatusCode == http.StatusServiceUnavailable && res.Header["Retry-After"] != nil
 }
 

@@ -62,6 +62,7 @@ type parked struct {
 	route  *Route
 	event  Event
 	keys   []limiter.Key
+	again  bool  // it may be sent again
 	room   int64 // see exchange
 	permit limiter.Permit
 	err    error
@@ -106,7 +107,7 @@ func (x *exchange) park(keys []limiter.Key) bool {
 		// It was parked before, and net/http may not have read all it said then.
 		conn, said = again.Conn, append(said, again.said...)
 	}
-	p := &parked{site: x.site, route: x.route, event: x.event, keys: keys, room: x.room}
+	p := &parked{site: x.site, route: x.route, event: x.event, keys: keys, again: x.mayRepeat(), room: x.room}
 	x.proxy.running.Add(1) // until it is served again, or has gone
 	go at.lot.wait(p, conn, said)
 	x.parked = true
@@ -140,7 +141,7 @@ func (l *lot) wait(p *parked, conn net.Conn, said []byte) {
 	defer cancel(nil)
 	unwatch := l.watch.watch(conn, func() { cancel(limiter.ErrClientGone) })
 	p.permit, p.err = p.route.Limiter.Acquire(ctx, limiter.Request{
-		Keys: p.keys, Gone: func() bool { return ctx.Err() != nil || hasLeft(conn) },
+		Keys: p.keys, Gone: func() bool { return ctx.Err() != nil || hasLeft(conn) }, Again: p.again,
 	})
 	unwatch()
 	p.keys = nil

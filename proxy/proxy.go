@@ -44,6 +44,7 @@ type Proxy struct {
 	// parkAfter is how long a request must have to wait to be parked.
 	parkAfter time.Duration
 	room      atomic.Int64   // what is left of unreadInAll
+	kept      atomic.Int64   // of keptInAll
 	running   sync.WaitGroup // one for each request, upgraded connections included
 	tunnels   tunnels
 	floods    atomic.Uint64 // see Floods
@@ -91,9 +92,12 @@ type exchange struct {
 	event  Event
 	timed  context.Context // the request's, which the timeouts of the route and of the answer's body end
 
-	hear     func(status int, header http.Header) // nil: nobody does
-	dispatch *dispatch                            // once it is forwarded
-	span     Span                                 // nil: not yet, or nobody follows
+	hear     func(status int, header http.Header) (throttled bool) // nil: nobody does
+	dispatch *dispatch                                             // once it is forwarded
+	timer    *time.Timer                                           // of the route's timeout; nil: it has none
+	repeats  bool                                                  // it may be sent again
+	kept     int64                                                 // what it has of keptInAll
+	span     Span                                                  // nil: not yet, or nobody follows
 
 	peerTrusted bool
 	upgrade     bool       // it asks to become a WebSocket

@@ -24,10 +24,13 @@ type Route struct {
 	// the error's text. It must be set when Limiter is.
 	Identify func(Identity) ([]limiter.Key, error)
 
-	// Ask, unless it is nil, is called as a request with those keys is sent. What
-	// it returns is told the status and the header of the answer, as they came.
+	// Ask, unless it is nil, is called each time that a request with those keys is
+	// sent. What it returns is told the status and the header of the answer, as
+	// they came, and reports whether the upstream says that it gets too many.
 	// Identify is then asked for keys without a Limiter too, and must be set.
-	Ask func([]limiter.Key) func(status int, header http.Header)
+	Ask func([]limiter.Key) func(status int, header http.Header) (throttled bool)
+
+	Retry RetryPolicy
 
 	// SetHeaders are put on every request sent, replacing the client's. Names
 	// are in canonical form.

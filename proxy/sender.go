@@ -10,6 +10,7 @@ import (
 	"net/http/httptrace"
 	"net/textproto"
 	"strings"
+	"sync/atomic"
 
 	"github.com/shapeproxy/shapeproxy/internal/h1"
 )
@@ -21,7 +22,8 @@ import (
 // admission would become two requests upstream. It does not where the body is
 // neither nil nor http.NoBody and cannot be had anew, so every request gets
 // such a body. What that takes away, a kept connection found dead before a
-// byte was written, is told by an unsentError.
+// byte was written, is told by an unsentError; one that ended under the request,
+// by an h1.LostError.
 type sender struct{ *http.Transport }
 
 func newSender(a *address, connect func(context.Context) (net.Conn, error)) sender {
@@ -56,7 +58,7 @@ var (
 )
 
 // RoundTrip sends req once. Its context must have a httptrace.ClientTrace, of
-// which GotConn and Got1xxResponse are replaced.
+// which GotConn, GotFirstResponseByte and Got1xxResponse are replaced.
 func (s sender) RoundTrip(req *http.Request) (*http.Response, error) {
 	var conn *h1.Counted
 	var before int64
@@ -70,6 +72,8 @@ func (s sender) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 		reused = info.Reused
 	}
+	var answered atomic.Bool
+	trace.GotFirstResponseByte = func() { answered.Store(true) }
 	pass, interim := trace.Got1xxResponse, 0
 	trace.Got1xxResponse = func(code int, header textproto.MIMEHeader) error {
 		switch interim++; {
@@ -97,6 +101,8 @@ func (s sender) RoundTrip(req *http.Request) (*http.Response, error) {
 		err = errLongHead // SETTINGS_MAX_HEADER_LIST_SIZE: it would be so on every connection
 	case conn != nil && conn.Written() == before:
 		err = &unsentError{error: err, kept: reused}
+	case reused && !answered.Load() && ended(err):
+		err = &h1.LostError{Err: err}
 	}
 	return nil, err
 }

@@ -259,10 +259,11 @@ func TestTooLargeAsItIsAnswered(t *testing.T) {
 	r := limited(route("/", addr), &turnstile{})
 	r.MaxBodyBytes = 10
 	var c net.Conn
-	r.Ask = func([]limiter.Key) func(int, http.Header) {
-		return func(int, http.Header) {
+	r.Ask = func([]limiter.Key) func(int, http.Header) bool {
+		return func(int, http.Header) bool {
 			io.WriteString(c, "6\r\n56789a\r\n0\r\n\r\n")
 			time.Sleep(20 * time.Millisecond) // anything else would order the two
+			return false
 		}
 	}
 	f := newFront(t, &Site{Routes: []*Route{r}})

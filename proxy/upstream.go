@@ -24,6 +24,7 @@ type Upstream struct {
 	checking sync.WaitGroup
 	stop     context.CancelFunc // of the checks; nil unless they run
 	refused  [len(refusals)]atomic.Uint64
+	retries  budget
 
 	gating sync.Mutex    // held while the Gate is moved; guards the next two
 	moved  chan struct{} // closed when a breaker has changed

@@ -264,11 +264,12 @@ func (s *System) route(c config.Route, u *upstream, set []proxy.Field, limits []
 	r := &proxy.Route{
 		Match: c.Match, Pattern: c.Pattern, Upstream: u.Upstream, Held: holds(limits), SetHeaders: set,
 		StripPrefix: c.StripPrefix, MaxBodyBytes: c.MaxBodyBytes, Timeout: c.Timeout, ServerTiming: c.ServerTiming,
+		Retry: proxy.RetryPolicy{Most: u.conf.Retry.Most, Any: u.conf.Retry.Of == "any", Body: u.conf.Retry.Body},
 	}
 	ear := u.ear
 	if ear != nil {
 		searched := slices.ContainsFunc(limits, func(l *limit) bool { return l.conf.MinRate.Count > 0 })
-		r.Ask = func(keys []limiter.Key) func(int, http.Header) { return ear.ask(keys, searched) }
+		r.Ask = func(keys []limiter.Key) func(int, http.Header) bool { return ear.ask(keys, searched) }
 	} else if len(limits) == 0 {
 		return r
 	}

@@ -84,7 +84,7 @@ func (e *ear) key(keys []limiter.Key, src identity.Source) []limiter.Key {
 
 // ask is a Route's Ask. With searched, a limit of the route finds out its rate by
 // itself.
-func (e *ear) ask(keys []limiter.Key, searched bool) func(int, http.Header) {
+func (e *ear) ask(keys []limiter.Key, searched bool) func(int, http.Header) bool {
 	value := ""
 	if e.gates.Keyed() {
 		value = keys[len(keys)-1].Value
@@ -94,11 +94,12 @@ func (e *ear) ask(keys []limiter.Key, searched bool) func(int, http.Header) {
 		return nil // as many gates as there may be are in use
 	}
 	number := gate.Sent()
-	return func(status int, h http.Header) { e.hear(gate, number, searched, status, h) }
+	return func(status int, h http.Header) bool { return e.hear(gate, number, searched, status, h) }
 }
 
-// hear takes note of the answer to the request of that number.
-func (e *ear) hear(gate *shaping.Gate, number uint64, searched bool, status int, h http.Header) {
+// hear takes note of the answer to the request of that number, and reports whether
+// it throttles.
+func (e *ear) hear(gate *shaping.Gate, number uint64, searched bool, status int, h http.Header) (throttles bool) {
 	now, obey := time.Now(), e.obey.Load()
 	said := quota.Read(status, h, now, obey.Trust)
 	if said.Ignored > 0 {
@@ -116,7 +117,7 @@ func (e *ear) hear(gate *shaping.Gate, number uint64, searched bool, status int,
 	}
 	if !said.Throttled {
 		e.forgive(number)
-		return
+		return false
 	}
 	e.throttled.Add(1)
 	switch {
@@ -126,6 +127,7 @@ func (e *ear) hear(gate *shaping.Gate, number uint64, searched bool, status int,
 	case !said.Known || said.Left.Requests > 0:
 		e.pause(gate, throttled, e.strike(gate, number), obey)
 	}
+	return true
 }
 
 // pause closes the gate.

@@ -65,7 +65,7 @@ func (c *course) ask(key string, status int, lines ...string) {
 		}
 		defer p.Release()
 	}
-	var hear func(int, http.Header)
+	var hear func(int, http.Header) bool
 	if route.Ask != nil {
 		hear = route.Ask(keys)
 	}

@@ -71,10 +71,12 @@ func gates(c config.Upstream, old *generation) *shaping.Gates {
 }
 
 // sameUpstream reports whether connections of a serve b: what is set on
-// requests belongs to the route, and what is heard of it to its ear.
+// requests and which are sent again belongs to the route, and what is heard of it
+// to its ear.
 func sameUpstream(a, b config.Upstream) bool {
 	a.SetHeaders, b.SetHeaders = nil, nil
 	a.Obey, b.Obey = config.Obey{}, config.Obey{}
+	a.Retry, b.Retry = config.Retry{}, config.Retry{}
 	return reflect.DeepEqual(a, b)
 }
 

@@ -110,6 +110,7 @@ type Upstream struct {
 	Health                Health
 	Breaker               *Breaker // nil: none
 	Obey                  Obey
+	Retry                 Retry
 	MaxIdleConns          int // of each address
 	IdleConnTimeout       time.Duration
 	SetHeaders            []Header // in order of name; values may be secret

@@ -104,6 +104,7 @@ func TestDefaults(t *testing.T) {
 			IdleConnTimeout:       90 * time.Second,
 			Health:                Health{MaxFails: 3, FailTimeout: 10 * time.Second, Interval: 5 * time.Second, Timeout: 2 * time.Second, Fails: 3, Passes: 2},
 			Obey:                  Obey{On: true, Trust: true, MaxPause: 5 * time.Minute},
+			Retry:                 Retry{Most: 2, Of: "idempotent", Body: 64 << 10},
 		}},
 		Routes: []Route{{Match: "/", Pattern: "/", Upstream: "app", Priority: "normal"}},
 	}
@@ -171,6 +172,7 @@ func TestEveryField(t *testing.T) {
 			Health:   Health{MaxFails: 1, FailTimeout: time.Minute, Path: "/up?x", Interval: time.Second, Timeout: 500 * time.Millisecond, Fails: 2, Passes: 1},
 			Breaker:  &Breaker{FailureRatio: 0.2, Window: 30 * time.Second, MinRequests: 5, OpenFor: time.Minute, Probes: 1, Statuses: []int{503}, WhenOpen: "wait"},
 			Obey:     Obey{On: true, MaxPause: time.Minute},
+			Retry:    Retry{Most: 3, Of: "any", Body: 1 << 20},
 			SendHost: "client", DialTimeout: time.Second, ResponseHeaderTimeout: 2 * time.Minute, MaxIdleConns: 16, IdleConnTimeout: 30 * time.Second,
 			SetHeaders: []Header{{"Authorization", "Bearer k"}, {"X-Via", "shapeproxy"}},
 		},

@@ -279,6 +279,9 @@ func (c *Config) explainRoute(r Route) []string {
 	if len(r.Limits) > 0 && u.Obey.On {
 		lines = append(lines, u.Obey.explain())
 	}
+	if u.Retry.Most > 0 && c.Holds(r) {
+		lines = append(lines, u.Retry.explain(u.Obey.On))
+	}
 	if len(r.Limits) > 0 {
 		lines[1] = "limited by " + allOf(r.Limits)
 	}

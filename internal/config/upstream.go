@@ -25,6 +25,7 @@ func defaultUpstream(name string) Upstream {
 		IdleConnTimeout:       90 * time.Second,
 		Health:                defaultHealth(),
 		Obey:                  defaultObey(),
+		Retry:                 defaultRetry(),
 	}
 }
 
@@ -49,6 +50,7 @@ func (d *decoder) upstream(t *table, own []string) Upstream {
 	d.health(t, &u)
 	d.breaker(t, &u)
 	d.obey(t, &u.Obey, u.Breaker)
+	d.retry(t, &u.Retry)
 	t.finish()
 	return u
 }

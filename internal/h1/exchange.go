@@ -25,6 +25,8 @@ type exchange struct {
 	c    *conn
 	req  *http.Request
 	ctx  context.Context
+	kept bool        // the connection has served others before
+	mute bool        // the answer was waited for, and not a byte of it came
 	stop func() bool // keeps the context from closing the connection
 	br   *bufio.Reader
 	res  http.Response
@@ -74,7 +76,12 @@ func (x *exchange) do(head []byte, up *upload) (res *http.Response, unsent bool,
 		}
 		up.goOn(x)
 	}
-	if res, err = x.answer(); err != nil {
+	if _, err = x.br.Peek(1); err != nil {
+		x.mute = true
+	} else {
+		res, err = x.answer()
+	}
+	if err != nil {
 		x.finish(false)
 		if err = x.why(err); isLate(err) {
 			err = fmt.Errorf("no answer within %v: %w", x.t.HeaderTimeout, err)
@@ -175,7 +182,10 @@ func (x *exchange) why(err error) error {
 		return x.broken
 	}
 	if err == io.EOF {
-		return errNoAnswer
+		err = errNoAnswer
+	}
+	if x.kept && x.mute && !isLate(err) {
+		err = &LostError{err}
 	}
 	return err
 }

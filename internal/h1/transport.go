@@ -59,8 +59,9 @@ const maxDead = 300
 //
 // If there is no connection, the error is Dial's own, and the request's body
 // has been neither read nor closed. An *UnsentError says that nothing was sent
-// either, but that some of the body may have been read. When the request's
-// context ends, the error is its cause.
+// either, but that some of the body may have been read; a *LostError, that
+// maybe nobody has seen it. When the request's context ends, the error is its
+// cause.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	ctx := req.Context()
 	head := heads.Get().(*buffer)
@@ -81,6 +82,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 		x := newExchange(t, c, req)
+		x.kept = kept
 		if up == nil && hasBody(req) {
 			up = newUpload(req)
 			if head.b, err = up.begin(ctx, head.b); err != nil {
@@ -110,6 +112,17 @@ func (e *UnsentError) Error() string { return "nothing was sent: " + e.Err.Error
 
 // Unwrap is the error of the connection.
 func (e *UnsentError) Unwrap() error { return e.Err }
+
+// A LostError is that a kept connection ended under a request of which some may
+// have been sent, before a byte of an answer had come: it may be that the server
+// closed it as idle at that very time, and has not seen the request (RFC 9112,
+// section 9.3.1).
+type LostError struct{ Err error }
+
+func (e *LostError) Error() string { return "a kept connection ended: " + e.Err.Error() }
+
+// Unwrap is the error of the connection.
+func (e *LostError) Unwrap() error { return e.Err }
 
 // connect returns a connection, and whether it was kept from an earlier
 // request.

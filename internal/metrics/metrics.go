@@ -57,6 +57,7 @@ type Metrics struct {
 	queueWait         *prometheus.HistogramVec
 	upstreamDuration  *prometheus.HistogramVec
 	upstreamResponses *prometheus.CounterVec
+	retries           *prometheus.CounterVec
 	storeDuration     prometheus.Histogram
 
 	reloadOK   prometheus.Gauge
@@ -112,6 +113,10 @@ func New(opts Options) *Metrics {
 			Name: "shapeproxy_upstream_responses_total",
 			Help: "What upstreams answered, by status code; error when there was no answer, 499 when the client left before it.",
 		}, []string{"upstream", "code"}),
+		retries: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "shapeproxy_retries_total",
+			Help: "Requests that were sent again with another turn, by why the try before came to nothing.",
+		}, []string{"reason"}),
 		storeDuration: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "shapeproxy_store_duration_seconds",
 			Help:    "Time that the store of shared limits took for an answer that came in time.",
@@ -129,6 +134,9 @@ func New(opts Options) *Metrics {
 	if m.log == nil {
 		m.log = slog.Default()
 	}
+	for _, reason := range proxy.RetryReasons {
+		m.retries.WithLabelValues(reason)
+	}
 	m.known.Store(&series{})
 	m.Configure(nil, nil, nil)
 
@@ -141,7 +149,7 @@ func New(opts Options) *Metrics {
 	})
 	build.Set(1)
 	m.registry.MustRegister(
-		m.requests, m.duration, m.decisions, m.queueWait, m.upstreamDuration, m.upstreamResponses, m.storeDuration,
+		m.requests, m.duration, m.decisions, m.queueWait, m.upstreamDuration, m.upstreamResponses, m.retries, m.storeDuration,
 		m.reloadOK, m.reloadTime, build,
 		state{opts.Limits, opts.Upstreams, opts.Store, opts.Expiries, opts.Connections},
 		collectors.NewGoCollector(),

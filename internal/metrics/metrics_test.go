@@ -113,6 +113,7 @@ func TestExposition(t *testing.T) {
 		m.Done(&proxy.Event{
 			Route: "GET /v1/", Upstream: "billing", Status: 200, Duration: 350 * time.Millisecond,
 			UpstreamStatus: 200, UpstreamDuration: 40 * time.Millisecond,
+			Retries: []proxy.Retry{{Reason: proxy.RetryThrottled, Status: 429, Duration: 5 * time.Millisecond}},
 		})
 		m.Done(&proxy.Event{Route: "GET /v1/", Status: 429, Duration: time.Millisecond})
 		m.Done(&proxy.Event{Route: "GET /v1/", Status: proxy.StatusClientGone, Duration: time.Second})

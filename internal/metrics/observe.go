@@ -46,7 +46,15 @@ func (m *Metrics) Done(e *proxy.Event) {
 	}
 	route.requests.counter(e.Status).Inc()
 	route.duration.Observe(e.Duration.Seconds())
-	if up := known.upstreams[e.Upstream]; up != nil && e.UpstreamStatus != 0 {
+	up := known.upstreams[e.Upstream]
+	for _, r := range e.Retries {
+		m.retries.WithLabelValues(r.Reason).Inc()
+		if up != nil {
+			up.responses.counter(r.Status).Inc()
+			up.duration.Observe(r.Duration.Seconds())
+		}
+	}
+	if up != nil && e.UpstreamStatus != 0 {
 		code := e.UpstreamStatus
 		if code == proxy.UpstreamError && e.Status == proxy.StatusClientGone {
 			code = proxy.StatusClientGone // no mark against the upstream

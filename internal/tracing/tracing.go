@@ -135,12 +135,28 @@ func (s *span) Sent(e *proxy.Event, fields http.Header) {
 	if s.sent == nil {
 		s.waited(e, e.Departed)
 	} else {
-		s.sent.End(trace.WithTimestamp(e.Departed))
+		s.again(e)
 	}
 	var ctx context.Context
 	ctx, s.sent = s.tracer.tracer.Start(s.ctx, "upstream "+e.Upstream, trace.WithTimestamp(e.Departed), trace.WithSpanKind(trace.SpanKindClient))
 	delete(fields, "Tracestate") // that of another traceparent
 	s.tracer.context.Inject(ctx, propagation.HeaderCarrier(fields))
+}
+
+// again ends the span of the try before, after which the request has waited for
+// another turn.
+func (s *span) again(e *proxy.Event) {
+	tried := e.Retries[len(e.Retries)-1]
+	ended := tried.Departed.Add(tried.Duration)
+	s.sent.SetAttributes(attribute.String("shapeproxy.retry", tried.Reason))
+	if tried.Status > 0 {
+		s.sent.SetAttributes(attribute.Int("http.response.status_code", tried.Status))
+	}
+	s.sent.End(trace.WithTimestamp(ended))
+	if s.whole.IsRecording() {
+		_, wait := s.tracer.tracer.Start(s.ctx, "wait", trace.WithTimestamp(ended))
+		wait.End(trace.WithTimestamp(e.Departed))
+	}
 }
 
 // waited is a span for the time in queues, up to an instant.

@@ -97,12 +97,13 @@ func TestOtherEnds(t *testing.T) {
 		e := &proxy.Event{Start: began, Route: "/", Upstream: "u", Departed: began}
 		s := tr.Begin(http.Header{}, e)
 		s.Sent(e, http.Header{})
+		e.Retries = []proxy.Retry{{Reason: proxy.RetryThrottled, Status: 429, Departed: began, Duration: time.Second}}
 		e.Departed = began.Add(3 * time.Second)
 		s.Sent(e, http.Header{})
 		e.Status, e.UpstreamStatus, e.Duration = 502, proxy.UpstreamError, 4*time.Second
 		s.End(e)
 	})
-	if got, want := story(spans), "upstream u 0s-3s; upstream u 3s-4s; / 0s-4s"; got != want {
+	if got, want := story(spans), "upstream u 0s-1s; wait 1s-3s; upstream u 3s-4s; / 0s-4s"; got != want {
 		t.Errorf("sent twice: %s, want %s", got, want)
 	}
 }
