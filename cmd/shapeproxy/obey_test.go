@@ -26,7 +26,7 @@ func TestThrottledUpstreamIsLeftAlone(t *testing.T) {
 		came = append(came, time.Now())
 	})
 	p := start(t, configOf(upstream, ""))
-	if r := get(t, "http://"+p.addr+"/"); r.status != 429 || r.header.Get("Retry-After") != "1.5" || r.header.Get("Proxy-Status") != "" {
+	if r := post(t, "http://"+p.addr+"/"); r.status != 429 || r.header.Get("Retry-After") != "1.5" || r.header.Get("Proxy-Status") != "" {
 		t.Fatalf("the answer is %+v", r)
 	}
 	p.waitLog(t, `msg="an upstream is paused" upstream=u why=throttled`)
