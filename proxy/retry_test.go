@@ -93,6 +93,7 @@ func TestCase35ThrottledGoesAgain(t *testing.T) {
 			synctest.Wait()
 		}
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		if codes != [...]int{200, 200, 200} {
 			t.Errorf("answered %v", codes)
 		}

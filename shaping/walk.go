@@ -316,6 +316,13 @@ func (w *walk) passed(p *limiter.Permit) {
 		w.look(func(d *limiter.Decision) bool { return !d.DryRun })
 		w.lookShared(func(d *limiter.Decision) bool { return (d.Policy != "" || w.back) && !d.DryRun })
 	}
+	if w.back { // those in reject mode let it pass when it came
+		for i := range w.all {
+			if d := &w.all[i]; d.Peeked {
+				d.Allowed, d.Reason, d.RetryAfter = true, limiter.ReasonNone, 0
+			}
+		}
+	}
 	p.All = w.decided()
 	p.Allowed = true
 	if len(w.places)+len(w.shares) > 0 {
