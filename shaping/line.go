@@ -91,7 +91,8 @@ func (l *Line[T]) Arrive(now int64, v T) (Verdict, *Waiter[T]) {
 func (l *Line[T]) Enter(now int64, e Entrant, v T) (verdict Verdict, w, out *Waiter[T]) {
 	l.shed.see(now, l.Oldest())
 	verdict, before := l.look(now, e)
-	if verdict.Queued || verdict.Reason != limiter.ReasonNone {
+	back := e.Ticket.back()
+	if !back && (verdict.Queued || verdict.Reason != limiter.ReasonNone) {
 		l.shed.came(e.Class)
 	}
 	switch {
@@ -103,12 +104,11 @@ func (l *Line[T]) Enter(now int64, e Entrant, v T) (verdict Verdict, w, out *Wai
 		}
 		l.pace.Pass(now, l.cost(e))
 		l.search.use(now)
-		if e.Ticket != nil && !e.Ticket.given {
+		if !back {
 			l.note(now, e, l.queue.Ticket(now))
 		}
 		return verdict, nil, nil
 	}
-	back := e.Ticket.back()
 	if !back && l.Depth(now) >= l.capacity {
 		out = l.queue.Victim(e.Class, e.Flow, now).Value
 		l.Cancel(out)
