@@ -11,6 +11,7 @@
 //	go run ./bench cpu        processor time a request, beside NGINX and a plain httputil.ReverseProxy
 //	go run ./bench resend     requests that a transport sends again by itself
 //	go run ./bench hostile    what honest clients notice of hostile ones
+//	go run ./bench obey       an upstream whose limit nobody knows, beside clients who retry and NGINX
 //
 // Rounds are interleaved, so that what disturbs the machine disturbs all sides;
 // the tables hold medians. It needs Linux, nginx, for busy and cpu wrk, and for
@@ -45,6 +46,7 @@ var measurements = []struct {
 	{"cpu", 5, cpu},
 	{"resend", 1, resend},
 	{"hostile", 1, hostile},
+	{"obey", 1, obey},
 }
 
 func main() {
