@@ -37,6 +37,11 @@ func (c *Config) Change(limit string, fields map[string]any) (*Config, error) {
 	table, _ := tables[limit].(map[string]any)
 	table = maps.Clone(table)
 	maps.Copy(table, fields)
+	if rate, ok := fields["rate"]; ok && rate != any(auto) {
+		// Whoever knows the rate needs no bounds for a search.
+		delete(table, "min_rate")
+		delete(table, "max_rate")
+	}
 	tables[limit], s.values["limit"] = table, tables
 
 	changed, err := s.decode()

@@ -65,3 +65,22 @@ func TestChange(t *testing.T) {
 		}
 	}
 }
+
+// A rate in the place of one that is searched for needs none of its bounds, and
+// the file's come back with it.
+func TestChangeOfARateThatIsSearchedFor(t *testing.T) {
+	c := load(t, "testdata/good/auto.toml")
+	fixed, err := c.Change("partner", map[string]any{"rate": "20/s"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l := fixed.Limits[0]; l.Rate.String() != "20/s" || l.MinRate.Count != 0 {
+		t.Errorf("%+v", l)
+	}
+	if l := c.Limits[0]; l.Rate.String() != "100/s" || l.MinRate.String() != "1/s" {
+		t.Errorf("the one before is now %+v", l)
+	}
+	if again, err := c.Change("partner", map[string]any{"queue": int64(7)}); err != nil || again.Limits[0].MinRate.String() != "1/s" || again.Limits[0].Queue != 7 {
+		t.Errorf("%+v, %v", again, err)
+	}
+}
