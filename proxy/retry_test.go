@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"io"
@@ -336,5 +337,85 @@ func TestRetryBudget(t *testing.T) {
 	b.giveBack()
 	if !b.spend() || b.spend() {
 		t.Error("what is given back is not one")
+	}
+}
+
+// A place at the upstream is given back before the request asks for another turn,
+// so where nothing else holds those behind it back, one of them is let go first.
+func TestRetryHoldsNothingWhileItWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		places := line(t, shaping.Policy{Name: "p", MaxInFlight: 1, Queue: 5, MaxWait: time.Minute})
+		slow := throttle(1, "")
+		w := newWorld(t, func(rw http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/a" {
+				slow(rw, r)
+				return
+			}
+			time.Sleep(5 * time.Second)
+		}, "http", func(r *Route) {
+			obeying(r, places)
+			r.Retry = RetryPolicy{Most: 2}
+		})
+		c := w.client(t, false)
+		var all sync.WaitGroup
+		for _, path := range []string{"/b", "/a", "/c", "/d"} {
+			all.Go(func() {
+				if code, err := w.get(t.Context(), c, path); code != 200 || err != nil {
+					t.Errorf("%s: %d, %v", path, code, err)
+				}
+			})
+			synctest.Wait()
+		}
+		all.Wait()
+		for range 4 {
+			w.next(t)
+		}
+		w.reached(t, "0s/b", "5s/a", "5s/c", "10s/a", "10s/d")
+	})
+}
+
+// A request that was parked, with its body, may take another turn too.
+func TestRetryOfAParkedRequest(t *testing.T) {
+	up := newRawUpstream(t, func(n int, _ string) string {
+		if n == 1 {
+			return "HTTP/1.1 429 Too Many Requests\r\nContent-Length: 0\r\n\r\n"
+		}
+		return ok200
+	})
+	g, r := gated(up.addr)
+	asked := make(chan bool, 1)
+	r.Limiter = struct {
+		foreseer
+		limiter.Limiter
+	}{g, limiterFunc(func(ctx context.Context, req limiter.Request) (limiter.Permit, error) {
+		asked <- req.Again
+		p, err := g.Acquire(ctx, req)
+		p.Again = func(ctx context.Context, _ func() bool) (limiter.Permit, error) {
+			return g.Acquire(ctx, limiter.Request{})
+		}
+		return p, err
+	})}
+	r.Ask = func([]limiter.Key) func(int, http.Header) bool {
+		return func(status int, _ http.Header) bool { return status == 429 }
+	}
+	r.Retry = RetryPolicy{Most: 1, Body: 5}
+	f := newFront(t, &Site{Routes: []*Route{r}})
+	c := f.dial(t, "PUT /a HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello")
+	<-g.came
+	if !<-asked {
+		t.Error("the limits were not told that it may come again")
+	}
+	g.let <- letGo()
+	<-g.came
+	g.let <- letGo()
+	res, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := body(t, res); res.StatusCode != 200 || got != "ok" {
+		t.Errorf("%d %q", res.StatusCode, got)
+	}
+	if e := f.next(t); len(e.Retries) != 1 || e.Waited != 14*time.Second || strings.Count(up.bytes(), "\r\n\r\nhello") != 2 {
+		t.Errorf("%+v, and the upstream got %q", e, up.bytes())
 	}
 }

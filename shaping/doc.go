@@ -33,7 +33,8 @@
 //     wait longer is refused then and not after having waited. RetryAfter is
 //     true: who comes then, and is alone, is let in, if places are free in time;
 //     with one class, one flow and one cost not a nanosecond earlier. Memory is bounded by MaxKeys, and by those who
-//     wait.
+//     wait. Who comes back with its [Ticket] is not counted towards Queue: of
+//     those there are never more than were let go and are unfinished.
 //
 // # Costs
 //
