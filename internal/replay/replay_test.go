@@ -194,6 +194,21 @@ limits = ["l"]`)
 	}
 }
 
+// What is searched for is replayed at its upper bound, and that is said.
+func TestSearchedForIsReplayedAtItsBound(t *testing.T) {
+	c := load(t, "[limit.l]\nalgorithm = \"leaky-bucket\"\nrate = \"auto\"\nmin_rate = \"1/m\"\nmax_rate = \"2/s\"\nqueue = 9\nmax_in_flight = \"auto\""+site+"limits = [\"l\"]\n")
+	r := simulate(t, lines(0, 0, 0), Options{}, c)
+	if l := r.Limits["l"]; l.Wait.Max != 1 {
+		t.Errorf("the last of three waits %v s at 2/s", l.Wait.Max)
+	}
+	text := strings.Join(r.Notes, "\n")
+	for _, want := range []string{`it goes at max_rate = "2/s"`, "it is max_in_flight_limit = 1000"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("nothing about %q in\n%s", want, text)
+		}
+	}
+}
+
 func TestCompareAndWrite(t *testing.T) {
 	text := func(rate string) string {
 		return "[limit.l]\nalgorithm = \"leaky-bucket\"\nrate = \"" + rate + "\"\nqueue = 9\nkey = \"client-ip\"" + site + "limits = [\"l\"]\n"
