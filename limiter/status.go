@@ -64,6 +64,7 @@ type Status struct {
 	Sheds string
 
 	Depth      int           // requests waiting, over all keys
+	FleetDepth int           // the same with those in other proxies, of a queue that is shared, as each said so last
 	OldestWait time.Duration // how long the one has waited that waits longest, over all keys
 	InFlight   int           // requests of a queue or of concurrency that were let go and have not ended
 	Keys       int           // keys remembered

@@ -177,8 +177,10 @@ func (b *bucket) leaveLocked(now int64) {
 	}
 }
 
-// arm sets the alarm to what is due next.
+// arm sets the alarm to what is due next, and asks for departures that are
+// shared.
 func (b *bucket) armLocked(now int64) {
+	b.askLocked(now)
 	at := b.line.Wake(now)
 	if at == Endless {
 		if b.alarm != nil {
@@ -210,7 +212,7 @@ func (b *bucket) endLocked(w *Waiter[turn], now int64, reason limiter.Reason) {
 	d := b.stateLocked(now)
 	d.Allowed, d.Reason = reason == limiter.ReasonNone, reason
 	d.OwnDeadline = reason == limiter.ReasonMaxWait && w.own
-	d.Queued, d.Waited, d.Ahead = true, time.Duration(now-w.Came), w.Ahead
+	d.Queued, d.Waited, d.Ahead = !w.prompt || !d.Allowed, time.Duration(now-w.Came), w.Ahead
 	d.DryRun = false // it did wait, whatever the limit has become meanwhile
 	w.Value.decision = &d
 }

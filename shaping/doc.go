@@ -136,6 +136,17 @@
 // Nor does any of this promise that a released request arrives at its
 // destination at that spacing. It shapes the outflow of this process.
 //
+// # A pace that several processes share
+//
+// With [WithPace], the lines of a Shaper share their rate and burst with those of the
+// same keys in other processes: each asks a [SharedPace] for the next departures of one
+// schedule, some in advance, and its head leaves at those instants. Of what is
+// promised above, the rate is then that of all lines together, and in any interval of
+// length t at most rate × (t + 2 × Slack + e) + burst + 2 are released, where e is what
+// the SharedPace's instants may be late by; a departure that was granted and cannot be used lapses;
+// a stall of the machine counts as waiting; the wait that is predicted, and RetryAfter,
+// are as good as what is known of the others.
+//
 // # The parts
 //
 // A [Pace] says when the next may go, [queue.Turns] say who that is. A [Line]

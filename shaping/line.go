@@ -64,6 +64,7 @@ type Waiter[T any] struct {
 	left    int64  // the line's left when it came
 	index   int32  // in its heap
 	own     bool   // until is its own deadline
+	prompt  bool   // it was to leave at once, and did as soon as that was granted
 }
 
 // NewLine returns an empty line.
@@ -109,12 +110,15 @@ func (l *Line[T]) Enter(now int64, e Entrant, v T) (verdict Verdict, w, out *Wai
 		}
 		return verdict, nil, nil
 	}
-	if !back && l.Depth(now) >= l.capacity {
+	if !back && l.Depth(now) >= l.places(now) {
 		out = l.queue.Victim(e.Class, e.Flow, now).Value
 		l.Cancel(out)
 	}
 	l.came++
-	w = &Waiter[T]{Value: v, Came: now, Ahead: verdict.Ahead, before: before, came: l.came, left: l.left, entrant: e}
+	w = &Waiter[T]{
+		Value: v, Came: now, Ahead: verdict.Ahead, before: before, came: l.came, left: l.left, entrant: e,
+		prompt: l.pace.grants != nil && verdict.Wait == 0,
+	}
 	w.entrant.Ticket = nil // what it is told later is of another one's place
 	w.place.Value, w.place.Cost = w, l.cost(e)
 	l.stand(w, +1)
@@ -235,6 +239,9 @@ func (l *Line[T]) Wake(now int64) int64 {
 			at = min(at, l.queue.Ages())
 		}
 	}
+	if g := l.pace.grants; g != nil && g.alone > now {
+		at = min(at, g.alone) // to ask again
+	}
 	if len(l.patience) > 0 {
 		at = min(at, l.pace.Runs(now, l.patience[0].until))
 	}
@@ -297,6 +304,7 @@ func (l *Line[T]) Leave(now int64) *Waiter[T] {
 		l.pace.reopened(opened)
 	}
 	held := l.search != nil && l.pace.rateHeld(now, max(w.Came, opened), w.place.Cost)
+	w.prompt = w.prompt && l.pace.prompt(now, w.place.Cost)
 	l.pace.Leave(now, w.place.Cost)
 	if held {
 		l.search.left(now, w.place.Cost)

@@ -32,14 +32,15 @@ const Endless int64 = math.MaxInt64
 // what the last departure cost; set forward, nothing that waits leaves in a
 // bunch. Costs are at least 1. A Pace is a value without locks.
 type Pace struct {
-	schedule       // no rate: as fast as places become free
-	places   int   // how many may be unfinished at once; 0: any number
-	taken    int   // how many are unfinished
-	pause    pause // what an operator has stopped
-	ready    int64 // no place was free for what waits before, whatever the rate allows
-	resumed  int64 // when the last pause ended
-	held     int64 // how long pauses and stalls have held up those who wait, in all
-	slowed   int64 // when the pace was last lowered or paused
+	schedule         // no rate: as fast as places become free
+	places   int     // how many may be unfinished at once; 0: any number
+	taken    int     // how many are unfinished
+	pause    pause   // what an operator has stopped
+	ready    int64   // no place was free for what waits before, whatever the rate allows
+	resumed  int64   // when the last pause ended
+	held     int64   // how long pauses and stalls have held up those who wait, in all
+	slowed   int64   // when the pace was last lowered or paused
+	grants   *grants // of a schedule that others share; nil: of none
 }
 
 type pause struct{ from, until int64 } // until 0: none
@@ -66,7 +67,9 @@ func (p *Pace) dueSince(now, since, cost int64) int64 {
 		return Endless
 	}
 	at := int64(math.MinInt64)
-	if p.rated() {
+	if p.grants.bind(now) {
+		at = p.granted(now, cost)
+	} else if p.rated() {
 		since = max(since, p.resumed)
 		if p.pause.until != Endless {
 			since = max(since, p.pause.until)
@@ -83,7 +86,9 @@ func (p *Pace) Pass(now, cost int64) bool {
 	if p.Due(now, cost) > now {
 		return false
 	}
-	if p.rated() {
+	if p.grants.bind(now) {
+		p.leaveGranted(now, cost)
+	} else if p.rated() {
 		p.pass(now, cost)
 	}
 	p.taken++
@@ -120,7 +125,9 @@ func (p *Pace) left(now, pause int64) span {
 // rate × (t + Slack) + max(burst, c).
 func (p *Pace) Leave(now, cost int64) {
 	p.settle(now)
-	if p.rated() {
+	if p.grants.bind(now) {
+		p.leaveGranted(now, cost)
+	} else if p.rated() {
 		tat, stalled := p.lagging(now, cost)
 		if stalled > 0 {
 			p.held += stalled
@@ -259,6 +266,9 @@ func (p *Pace) Wait(now, ahead, head, cost int64) time.Duration {
 	if !p.rated() {
 		return time.Duration(from - now)
 	}
+	if p.grants.bind(now) {
+		return p.waitGranted(now, from, ahead, cost)
+	}
 	trial := *p
 	if p.pause.until != 0 {
 		trial.resumed = from
@@ -306,7 +316,9 @@ func (p *Pace) full() bool { return p.places > 0 && p.taken >= p.places }
 func (p *Pace) Free(now int64) (n int64, next time.Duration) {
 	p.settle(now)
 	n = math.MaxInt64
-	if p.rated() {
+	if p.grants.bind(now) {
+		n, next = p.freeGranted(now)
+	} else if p.rated() {
 		n, next = p.free(now)
 	}
 	if p.places > 0 {
@@ -326,6 +338,9 @@ func (p *Pace) Forgive(now int64) {
 	p.tat, p.last = span{ns: now}, 0
 	p.ready = max(p.ready, now) // nobody could have left by that before
 	p.resumed = 0
+	if p.grants != nil {
+		p.grants.next = 0
+	}
 }
 
 // Settled is the time until the pace is as good as new, so that forgetting it
@@ -337,6 +352,8 @@ func (p *Pace) Settled(now, ahead int64) time.Duration {
 		return Pinned
 	case !p.rated():
 		return 0
+	case p.grants != nil:
+		return max(p.settledGranted(now), p.settled(now, ahead))
 	}
 	return p.settled(now, ahead)
 }
@@ -355,7 +372,9 @@ func (p *Pace) Adopt(now int64, rate limiter.Rate, burst int64, places int) {
 	p.places = places
 	switch {
 	case p.rated() && rate.Count > 0:
-		p.adopt(now, rate, burst)
+		if p.adopt(now, rate, burst); p.grants != nil {
+			p.grants.alone = 0 // what that goes by is asked anew
+		}
 	default:
 		p.schedule = schedule{rate: rate, burst: burst}
 	}

@@ -72,7 +72,8 @@ type Shaper struct {
 	// as good as new. A bucket's lock is taken under its shard's and never the
 	// other way.
 	lines  *keyed.Map[*bucket]
-	alarms *Alarms // nil: a timer of the runtime's for each line
+	alarms *Alarms    // nil: a timer of the runtime's for each line
+	shared SharedPace // nil: each line has a pace of its own
 }
 
 // An Option is a choice of New.
@@ -96,7 +97,7 @@ func New(p Policy, options ...Option) (*Shaper, error) {
 	for _, o := range options {
 		o(s)
 	}
-	return s, nil
+	return s, s.shareable(p)
 }
 
 // Acquire asks for a turn and waits for it, if need be and worth it.
@@ -169,7 +170,7 @@ func (s *Shaper) lock(key string) *bucket {
 		if p, ok = shard.Put(h, now); !ok {
 			return nil
 		}
-		*p = s.newBucket()
+		*p = s.newBucket(key)
 	}
 	b := *p
 	b.mu.Lock()
@@ -177,10 +178,13 @@ func (s *Shaper) lock(key string) *bucket {
 }
 
 // newBucket is the bucket of a key that is not known.
-func (s *Shaper) newBucket() *bucket {
+func (s *Shaper) newBucket(key string) *bucket {
 	r := s.rules.Load()
 	b := &bucket{shaper: s, rules: r, line: NewLine[turn](r.Terms())}
 	b.line.owner = b
+	if s.shared != nil {
+		b.line.pace.grants = &grants{key: key, ahead: aheadAtFirst}
+	}
 	if r.pausedUntil != 0 {
 		b.line.Pause(s.clock.now(), r.pausedUntil)
 	}
@@ -230,7 +234,7 @@ func (s *Shaper) Peek(key string) limiter.Decision {
 	if p := shard.Get(h); p != nil {
 		return (*p).peek()
 	}
-	return s.newBucket().peek()
+	return s.newBucket(key).peek()
 }
 
 // Foresee is how long req would wait if it came now, as far as that is known: a
@@ -247,7 +251,7 @@ func (s *Shaper) Foresee(req Request) (wait time.Duration, ok bool) {
 	if p := shard.Get(h); p != nil {
 		b = *p
 	} else {
-		b = s.newBucket()
+		b = s.newBucket(req.Key)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -260,6 +264,9 @@ func (s *Shaper) Foresee(req Request) (wait time.Duration, ok bool) {
 // What p says wrong is the error, and then nothing has changed.
 func (s *Shaper) Adopt(p Policy) error {
 	r, err := newRules(p)
+	if err == nil {
+		err = s.shareable(p)
+	}
 	if err != nil {
 		return err
 	}
@@ -321,6 +328,16 @@ type Snapshot struct {
 	Rate    limiter.Rate
 	Places  int
 	Evicted uint64 // keys forgotten, for want of room, before they were as good as new
+}
+
+// Depth is how many wait, over all keys, as of Snapshot.
+func (s *Shaper) Depth() (n int) {
+	s.lines.Each(func(b **bucket) bool {
+		depth, _, _, _ := (*b).depth()
+		n += depth
+		return true
+	})
+	return n
 }
 
 // Snapshot looks at each key once, under its lock, so the numbers may be of

@@ -75,7 +75,7 @@ func (l *Line[T]) look(now int64, e Entrant) (v Verdict, before int64) {
 		// When all have left who wait now, it need not wait.
 		return Verdict{Reason: limiter.ReasonMaxWait, RetryAfter: max(1, l.wait(now, e, all, cost))}, before
 	}
-	if !back && depth >= l.capacity && l.queue.Victim(e.Class, e.Flow, now) == nil {
+	if !back && depth >= l.places(now) && l.queue.Victim(e.Class, e.Flow, now) == nil {
 		v.Reason, v.RetryAfter = limiter.ReasonQueueFull, l.room(now, depth, cost)
 		if shut != 0 && depth == 0 && l.pace.Due(now, cost) <= now {
 			v.Reason, v.RetryAfter = limiter.ReasonPaused, v.Wait // there is no queue, and a place at the upstream is free
@@ -110,6 +110,16 @@ func (l *Line[T]) look(now int64, e Entrant) (v Verdict, before int64) {
 		v.RetryAfter = max(v.RetryAfter, 1)
 	}
 	return v, before
+}
+
+// places is how many may stand in the queue: those who wait, and where departures
+// have to be asked for, those who go as soon as there is an answer.
+func (l *Line[T]) places(now int64) int {
+	if !l.pace.grants.bind(now) {
+		return l.capacity
+	}
+	n, _ := l.pace.freeGranted(now)
+	return l.capacity + int(min(n, MaxQueue))
 }
 
 // cost is what e takes of the rate.

@@ -36,7 +36,7 @@ func limits() []limiter.Status {
 		{
 			Name: "fragile", Algorithm: limiter.LeakyBucket, Rate: rate("20/s"), Burst: 1, Queue: 100, MaxWait: 30 * time.Second,
 			Key: "global", Routes: []string{"GET api.example.com/v1/invoices/{id}", "/"},
-			Depth: 12, OldestWait: 550 * time.Millisecond, Keys: 1,
+			Depth: 12, FleetDepth: 31, OldestWait: 550 * time.Millisecond, Keys: 1, Store: "redis", StoreDown: "local",
 			FairBy: "client-ip, header:X-Tenant", PromoteAfter: 2 * time.Second, DeadlineHeader: "Request-Timeout", Cost: 1,
 			MissingKey: "shared", MaxKeys: 100000, RefusedWith: 429,
 		},

@@ -48,6 +48,7 @@ type limitJSON struct {
 	Sheds     string   `json:"sheds,omitempty"` // the best priority of which some are refused for the waits of others
 
 	Depth      int           `json:"depth"`
+	FleetDepth *int          `json:"fleet_depth,omitempty"` // of a queue that proxies share
 	OldestWait float64       `json:"oldest_wait_seconds"`
 	InFlight   *int          `json:"in_flight,omitempty"` // where max_in_flight bounds it
 	Keys       int           `json:"keys"`
@@ -98,6 +99,9 @@ func describe(s limiter.Status, d decisionsJSON) limitJSON {
 		l.MaxPlaces, l.LeastIn, l.MostIn, l.Places = "auto", s.MinInFlight, s.MaxInFlight, s.EffectiveInFlight
 	}
 	if s.Queue > 0 {
+		if s.Store == "redis" {
+			l.FleetDepth = &s.FleetDepth
+		}
 		l.MaxWait, l.Deadline = limiter.FormatDuration(s.MaxWait), s.DeadlineHeader
 		if s.FairBy != "global" {
 			l.FairBy = oneOrList(s.FairBy)

@@ -69,11 +69,12 @@ type upstream struct {
 
 // A limit is one limit of the configuration with its live state.
 type limit struct {
-	conf   config.Limit
-	def    redisstore.Definition // of one that is shared
-	link   shaping.Link
-	routes []string
-	gates  []*shaping.Gates // behind it, those of each route; nil: none
+	conf       config.Limit
+	def        redisstore.Definition // of one that is shared
+	link       shaping.Link
+	departures *redisstore.Departures // of a queue that is shared
+	routes     []string
+	gates      []*shaping.Gates // behind it, those of each route; nil: none
 }
 
 // New returns a System that serves nothing yet. It must be closed.
@@ -107,7 +108,7 @@ func (s *System) Apply(c *config.Config) (err error) {
 		l := &limit{conf: conf, def: defs[conf.Name]}
 		before := old.limit(conf.Name)
 		if before != nil && sameState(before.conf, conf) && (!conf.Shared || old.shared == next.shared) {
-			l.link = before.link
+			l.link, l.departures = before.link, before.departures
 			adopt = append(adopt, l.adopt)
 		} else if err := l.build(s, next.shared); err != nil {
 			return err
@@ -205,6 +206,14 @@ func (l *limit) build(s *System, shared *redisstore.Store) (err error) {
 	switch {
 	case l.conf.Shared && l.conf.Algorithm == limiter.Concurrency:
 		l.link.Places, err = shared.NewPlaces(QueuePolicy(l.conf), l.def)
+	case l.conf.Shared && Queues(l.conf):
+		if l.departures, err = shared.NewDepartures(QueuePolicy(l.conf), l.def); err != nil {
+			return err
+		}
+		l.link.Queue, err = shaping.New(QueuePolicy(l.conf), shaping.WithAlarms(s.alarms), shaping.WithPace(l.departures))
+		if err == nil {
+			l.departures.Watch(l.link.Queue)
+		}
 	case Queues(l.conf):
 		l.link.Queue, err = shaping.New(QueuePolicy(l.conf), shaping.WithAlarms(s.alarms))
 	case l.conf.Shared:
@@ -217,6 +226,11 @@ func (l *limit) build(s *System, shared *redisstore.Store) (err error) {
 
 func (l *limit) adopt() error {
 	switch {
+	case l.departures != nil:
+		if err := l.departures.Adopt(QueuePolicy(l.conf), l.def); err != nil {
+			return err
+		}
+		return l.link.Queue.Adopt(QueuePolicy(l.conf))
 	case l.link.Queue != nil:
 		return l.link.Queue.Adopt(QueuePolicy(l.conf))
 	case l.link.Places != nil:

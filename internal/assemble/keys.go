@@ -48,6 +48,11 @@ func (s *System) Reset(name, key string) error {
 	switch l := s.now.Load().limit(name); {
 	case l == nil:
 		return unknown(name)
+	case l.departures != nil:
+		if err := l.departures.Forget(key); err != nil {
+			return err
+		}
+		l.link.Queue.Forget(key)
 	case l.link.Queue != nil:
 		l.link.Queue.Forget(key)
 	case l.link.Reject != nil:

@@ -9,7 +9,6 @@ import (
 
 	"github.com/shapeproxy/shapeproxy/internal/config"
 	"github.com/shapeproxy/shapeproxy/internal/redisstore"
-	"github.com/shapeproxy/shapeproxy/limiter"
 )
 
 // TellStore has f told how long each answer of the store of shared limits took.
@@ -66,6 +65,9 @@ func endSharing(of, other *generation) {
 		if l.link.Shared != nil {
 			l.link.Shared.(*redisstore.Limit).Drop()
 		}
+		if l.departures != nil {
+			l.departures.Drop()
+		}
 		if l.link.Places != nil {
 			l.link.Places.(*redisstore.Places).Drop()
 		}
@@ -88,8 +90,8 @@ func definitions(c *config.Config) map[string]redisstore.Definition {
 		queues := slices.ContainsFunc(c.Limits, func(l config.Limit) bool { return Queues(l) && slices.Contains(r.Limits, l.Name) })
 		first := ""
 		for _, name := range r.Limits {
-			if byName[name] == nil || byName[name].Algorithm == limiter.Concurrency {
-				continue // places are asked in a call of their own
+			if byName[name] == nil || Queues(*byName[name]) {
+				continue // places and departures are asked for in calls of their own
 			}
 			givenBack[name] = givenBack[name] || queues
 			if first == "" {

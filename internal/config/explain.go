@@ -84,7 +84,13 @@ func (l Limit) explain(ipv6Prefix int) []string {
 			"reject": " are refused with 400",
 		}[l.MissingKey])
 	}
-	if l.Shared {
+	if l.Shared && l.Queue > 0 {
+		lines = append(lines, "the rate is kept on Redis, together with all proxies that share it, and the queue is each proxy's own; while it does not answer, "+map[string]string{
+			"open":   "each proxy goes on at the full rate",
+			"closed": "whoever waits or comes is refused with 503",
+			"local":  "each proxy goes on at its part of the rate",
+		}[l.StoreDown])
+	} else if l.Shared {
 		lines = append(lines, "counted on Redis, together with all proxies that share it; while it does not answer, "+map[string]string{
 			"open":   "everything passes",
 			"closed": "everything is refused with 503",
@@ -197,7 +203,7 @@ func (l Limit) counts(ipv6Prefix int) string {
 	if len(l.Key.Parts()) == 0 {
 		return "all requests are counted together"
 	}
-	if l.Shared {
+	if l.Shared && l.Queue == 0 {
 		return fmt.Sprintf("separately for each %s; at most %d remembered here while Redis does not answer", combination(l.Key, ipv6Prefix), l.MaxKeys)
 	}
 	return fmt.Sprintf("separately for each %s; at most %d remembered", combination(l.Key, ipv6Prefix), l.MaxKeys)

@@ -33,7 +33,7 @@ var (
 	fragile = limiter.Status{
 		Name: "fragile", Algorithm: limiter.LeakyBucket, Rate: limiter.Rate{Count: 10, Per: time.Second}, Burst: 1,
 		Queue: 100, MaxWait: 30 * time.Second, Key: "global",
-		Depth: 12, OldestWait: 1200 * time.Millisecond, Keys: 1,
+		Depth: 12, FleetDepth: 31, OldestWait: 1200 * time.Millisecond, Keys: 1, Store: "redis",
 	}
 	perClient = limiter.Status{
 		Name: "per-client", Algorithm: limiter.FixedWindow, Limit: 100, Window: time.Minute, Key: "header:X-Tenant", StoreDown: "closed",

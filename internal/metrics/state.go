@@ -29,6 +29,8 @@ type Connections struct {
 var (
 	queueDepth = prometheus.NewDesc("shapeproxy_queue_depth",
 		"Requests waiting now, over all keys.", []string{"limit"}, nil)
+	fleetQueueDepth = prometheus.NewDesc("shapeproxy_fleet_queue_depth",
+		"Requests waiting over all proxies that share the limit, as each said so last.", []string{"limit"}, nil)
 	queueCapacity = prometheus.NewDesc("shapeproxy_queue_capacity",
 		"Requests that may wait in one key's queue.", []string{"limit"}, nil)
 	queueOldestWait = prometheus.NewDesc("shapeproxy_queue_oldest_wait_seconds",
@@ -67,7 +69,7 @@ var (
 
 func (s state) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		queueDepth, queueCapacity, queueOldestWait, limitKeys, limitKeysEvicted, storeUp, certificateExpiry, upstreamInFlight,
+		queueDepth, fleetQueueDepth, queueCapacity, queueOldestWait, limitKeys, limitKeysEvicted, storeUp, certificateExpiry, upstreamInFlight,
 		upstreamHealthy, upstreamRefused, breakerState,
 		connections, connectionsRefused, connectionsCut,
 		effectiveRate, paused, upstreamThrottled, upstreamFieldsIgnored,
@@ -89,6 +91,9 @@ func (s state) Collect(ch chan<- prometheus.Metric) {
 		}
 		if l.Queue > 0 {
 			send(queueDepth, prometheus.GaugeValue, float64(l.Depth), l.Name)
+			if l.Store == "redis" {
+				send(fleetQueueDepth, prometheus.GaugeValue, float64(l.FleetDepth), l.Name)
+			}
 			send(queueCapacity, prometheus.GaugeValue, float64(l.Queue), l.Name)
 			send(queueOldestWait, prometheus.GaugeValue, l.OldestWait.Seconds(), l.Name)
 		}

@@ -38,8 +38,9 @@ type circuit struct {
 	closed  atomic.Bool
 	failed  atomic.Int32 // calls in a row
 	client  atomic.Pointer[rueidis.Client]
-	members atomic.Int32 // proxies that lived when the server was asked last; at least 1
-	fewer   int          // beats in a row that saw fewer
+	members atomic.Int32                   // proxies that lived when the server was asked last; at least 1
+	fewer   int                            // beats in a row that saw fewer
+	waiting atomic.Pointer[map[string]int] // who wait in other proxies, by the limit, when the server was asked last
 
 	known  chan struct{} // closed when the first beat has ended
 	opened chan struct{} // woken when calls have failed
@@ -116,15 +117,22 @@ func (c *circuit) call(ctx context.Context, atMost time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, atMost)
 	defer cancel()
 	s := c.store
-	n, err := beatScript.Exec(ctx, *c.client.Load(), []string{s.options.Prefix + ":{members}"}, []string{s.id, micro(quietFor)}).AsIntSlice()
+	members := s.options.Prefix + ":{members}"
+	list, err := beatScript.Exec(ctx, *c.client.Load(), []string{members, members + ":waiting"}, []string{s.id, micro(quietFor), s.waitingHere()}).ToArray()
 	if err != nil {
 		return err
 	}
-	if len(n) != 2 || n[0] < earliest || n[0] > latest || n[1] < 1 || n[1] > 1e6 {
+	if len(list) < 2 {
 		return errAnswer
 	}
-	s.noteTime(n[0])
-	c.count(int32(n[1]))
+	now, err1 := list[0].ToInt64()
+	n, err2 := list[1].ToInt64()
+	if err1 != nil || err2 != nil || now < earliest || now > latest || n < 1 || n > 1e6 {
+		return errAnswer
+	}
+	s.noteTime(now)
+	c.count(int32(n))
+	c.noteWaiting(list[2:])
 	return nil
 }
 
@@ -190,6 +198,7 @@ func (c *circuit) fail(err error) {
 
 func (c *circuit) openLocked(err error) {
 	c.closed.Store(false)
+	go c.store.tellWaiting()
 	c.store.options.Log.Error("the store does not answer; limits do what their store_down says until it does", "address", c.store.options.Address, "error", err)
 }
 

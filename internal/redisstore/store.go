@@ -23,12 +23,14 @@ import (
 // A Store is a connection to a server and the limits that are counted there. It
 // is safe for concurrent use, and a shaping.SharedStore.
 type Store struct {
-	options Options
-	script  *rueidis.Lua
-	id      string // of this process among those that share the server
-	base    time.Time
-	ahead   atomic.Int64 // µs of the server's clock at base, as far as is known
-	slots   chan struct{}
+	options   Options
+	script    *rueidis.Lua
+	departing *rueidis.Lua
+	offset    offset
+	id        string // of this process among those that share the server
+	base      time.Time
+	ahead     atomic.Int64 // µs of the server's clock at base, as far as is known
+	slots     chan struct{}
 
 	deadlines deadlines
 	hashes    sync.Pool // of hash.Hash
@@ -36,10 +38,11 @@ type Store struct {
 	local     *limiter.Memory
 	odd       atomic.Int64 // when an odd answer was logged last, in ns since base
 
-	sharing sync.Mutex // held while the number of proxies changes
-	limits  map[*Limit]struct{}
-	places  map[*Places]struct{}
-	serial  atomic.Uint64 // names places
+	sharing    sync.Mutex // held while the number of proxies changes
+	limits     map[*Limit]struct{}
+	places     map[*Places]struct{}
+	departures map[*Departures]struct{}
+	serial     atomic.Uint64 // names places
 
 	// clock, in tests, is the server's time instead of the server's.
 	clock func() int64
@@ -69,9 +72,9 @@ func build(o Options, prelude string) *Store {
 		o.HashKey = sum[:]
 	}
 	s := &Store{
-		options: o, script: rueidis.NewLuaScript(prelude + decideBody), id: rand.Text(), base: time.Now(),
+		options: o, script: rueidis.NewLuaScript(prelude + decideBody), departing: rueidis.NewLuaScript(prelude + departuresBody), id: rand.Text(), base: time.Now(),
 		slots: make(chan struct{}, inFlight), local: limiter.NewMemory(), limits: map[*Limit]struct{}{},
-		places: map[*Places]struct{}{},
+		places: map[*Places]struct{}{}, departures: map[*Departures]struct{}{},
 	}
 	s.ahead.Store(s.base.UnixMicro())
 	s.hashes.New = func() any { return hmac.New(sha256.New, o.HashKey) }
