@@ -96,6 +96,8 @@ func (s *stage) config(limits string) string {
 		tls = fmt.Sprintf("[tls]\ncertificates = [ { cert = %q, key = %q } ]\n",
 			filepath.Join(s.dir, "cert.pem"), filepath.Join(s.dir, "key.pem"))
 	}
+	// No request may be at the upstream twice: that one takes another turn is
+	// tested where turns are counted.
 	return fmt.Sprintf(`
 [server]
 listen = %q
@@ -108,6 +110,7 @@ format = "json"
 [upstream.up]
 url = "http://%s"
 host = "client"
+retry = "never"
 %s`, s.front, s.play.server, s.admin, tls, s.upstream.Listener.Addr(), limits)
 }
 
