@@ -130,7 +130,7 @@ func (l *Line[T]) readyFor(now int64, free passage) bool {
 		e := p.Value.entrant
 		return e.passage() == free || l.shut(now, e) == 0
 	})
-	return next != nil && next.Value.entrant.passage() == free && l.due(now, next.Value) <= now
+	return next != nil && next.Value.entrant.passage() == free && (l.due(now, next.Value) <= now || l.pace.mayAsk(now))
 }
 
 // wait is how long e waits if it comes at now and finds some before it that cost

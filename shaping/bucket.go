@@ -169,7 +169,7 @@ func (b *bucket) leaveLocked(now int64) {
 			close(w.Value.done)
 			continue
 		}
-		if b.line.Leave(now) == nil {
+		if !b.line.leave(now, w) {
 			continue // its gate has just let another line's pass
 		}
 		b.endLocked(w, now, limiter.ReasonNone)

@@ -84,7 +84,7 @@ func (l *Line[T]) wants(now int64) (a Ask) {
 	}
 	cost := head.place.Cost
 	l.pace.lapse(now, l.pace.needs(cost))
-	held, all := g.held(), l.queue.Cost()
+	held, all := g.held(), l.wanted(now)
 	if held >= cost && (held > g.ahead/2 || held >= all) {
 		return a
 	}
@@ -96,6 +96,16 @@ func (l *Line[T]) wants(now int64) (a Ask) {
 	return a
 }
 
+// wanted is how many departures those take who wait and may pass their gates.
+func (l *Line[T]) wanted(now int64) int64 {
+	all := l.queue.Cost()
+	if l.gates != nil {
+		_, theirs, _ := l.barred(now)
+		all -= theirs
+	}
+	return all
+}
+
 // surplus takes out departures that nobody is there to use, of the lease that was
 // granted last, so that they can be given back.
 func (l *Line[T]) surplus(now int64) *lease {
@@ -104,7 +114,7 @@ func (l *Line[T]) surplus(now int64) *lease {
 		return nil
 	}
 	last := g.leases[len(g.leases)-1]
-	n := min(last.n, g.held()-l.queue.Cost())
+	n := min(last.n, g.held()-l.wanted(now))
 	if n <= 0 || last.kept || last.at(last.n-1) <= now {
 		return nil
 	}

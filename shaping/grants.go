@@ -63,6 +63,12 @@ func (l *lease) drop(n int64) {
 // bind reports whether the line leaves by grants at now.
 func (g *grants) bind(now int64) bool { return g != nil && now >= g.alone }
 
+// mayAsk reports whether nothing keeps one from leaving but that no departure is
+// held, which may be there as soon as it is asked for.
+func (p *Pace) mayAsk(now int64) bool {
+	return p.grants.bind(now) && p.grants.held() == 0 && p.Paused(now) == 0 && !p.full()
+}
+
 func (g *grants) held() (n int64) {
 	for _, l := range g.leases {
 		n += l.n

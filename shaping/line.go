@@ -226,7 +226,7 @@ func (l *Line[T]) Wake(now int64) int64 {
 		l.ready(now)
 	}
 	if l.head == nil {
-		if at = l.pace.Due(now, 1); at <= now { // else the line takes its turn at quotas then
+		if at = l.pace.Due(now, 1); at <= now || l.pace.mayAsk(now) { // else the line takes its turn at quotas then
 			_, _, at = l.barred(now)
 		}
 	} else if at > now {
@@ -289,12 +289,21 @@ func (l *Line[T]) Head(now int64) (w *Waiter[T]) {
 // not yet due. It holds a place until Done.
 func (l *Line[T]) Leave(now int64) *Waiter[T] {
 	w := l.Head(now)
-	if w == nil || l.Due(now) > now {
+	if w == nil || !l.leave(now, w) {
 		return nil
+	}
+	return w
+}
+
+// leave lets the head out. It is told who that is, as a gate that other lines have
+// too may have changed since somebody looked.
+func (l *Line[T]) leave(now int64, w *Waiter[T]) (ok bool) {
+	if l.due(now, w) > now {
+		return false
 	}
 	opened := l.opened(now, w)
 	if !l.take(now, w.entrant) {
-		return nil
+		return false
 	}
 	l.queue.Take(&w.place)
 	l.shed.see(now, l.Oldest())
@@ -313,7 +322,7 @@ func (l *Line[T]) Leave(now int64) *Waiter[T] {
 	l.search.use(now)
 	l.head = nil
 	l.left += w.place.Cost
-	return w
+	return true
 }
 
 // Done gives back the place of a request that went, at once or after waiting.

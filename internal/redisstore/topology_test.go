@@ -69,6 +69,21 @@ func TestCase44_Cluster(t *testing.T) {
 			t.Errorf("%d of 50 clients on %s", spread, n.Address())
 		}
 	}
+	d, err := s.NewDepartures(hundred(10), Definition{CountedBy: "host", Down: Closed})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for host := range 20 {
+		g := d.Ask(fmt.Sprint(host), shaping.Ask{N: 2})
+		if g.N != 2 || !g.Return(1) {
+			t.Errorf("%+v", g)
+		}
+	}
+	for _, n := range nodes {
+		if spread := len(strings.Fields(n.Must("KEYS", "live:{*}:q:q"))); spread == 0 {
+			t.Errorf("no schedule on %s", n.Address())
+		}
+	}
 	if n := log.count("level=ERROR"); n != 0 {
 		t.Errorf("%d errors", n)
 	}
