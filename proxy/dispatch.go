@@ -117,6 +117,19 @@ func (d *dispatch) whole() bool {
 	return !d.body.lost && d.body.fault() == nil
 }
 
+// again has the body, all of which has been read, begin anew for another try. The
+// last one's may not have been sent in whole, as the answer came before: whoever
+// still sends it must not take from this one's.
+func (d *dispatch) again() {
+	if d.body == nil {
+		return
+	}
+	d.sent.over.Store(true)
+	d.sent.mu.Lock() // reads do not wait any more
+	defer d.sent.mu.Unlock()
+	d.body.rewind()
+}
+
 // forget lets go of what is kept of the body, if all of it has been read.
 func (d *dispatch) forget() bool {
 	if d.body != nil {

@@ -128,9 +128,8 @@ func (s *sending) RoundTrip(req *http.Request) (*http.Response, error) {
 			x.forgetBody()
 			return res, err
 		}
-		if req.Body = body; x.body != nil {
-			x.body.rewind()
-		}
+		req.Body = body
+		x.dispatch.again()
 		if span := x.traced(); span != nil {
 			span.Sent(&x.event, req.Header)
 		}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
@@ -184,6 +185,29 @@ func TestRetryPolicy(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// An upstream may refuse a request before whoever sends its body has come to the
+// end of it, which the proxy has had since before the turn.
+func TestRetryWhileItsBodyIsStillSent(t *testing.T) {
+	const all = "all of the body"
+	b := &clientBody{ReadCloser: io.NopCloser(iotest.DataErrReader(strings.NewReader(all))), keep: len(all)}
+	if err := b.begin(int64(len(all))); err != nil {
+		t.Fatal(err)
+	}
+	first := &attempt{body: b, leave: func() {}}
+	d := dispatch{body: b, sent: first}
+	some := make([]byte, 3)
+	if n, err := first.Read(some); n != 3 || err != nil || !d.whole() {
+		t.Fatal(n, err, d.whole())
+	}
+	d.again()
+	if n, err := first.Read(some); n != 0 || err != errBodyOver {
+		t.Errorf("the try that is over took %q, %v", some[:n], err)
+	}
+	if got, err := io.ReadAll(&attempt{body: b, leave: func() {}}); string(got) != all || err != nil {
+		t.Errorf("sent again: %q, %v", got, err)
 	}
 }
 

@@ -21,6 +21,7 @@ type shed struct {
 
 	over  bool  // the oldest wait is above it
 	since int64 // from when on that counts
+	seen  int64 // when it was told last
 	level int   // how many quarters are refused: first of Low, then of Normal
 	turns [2]int
 }
@@ -49,7 +50,8 @@ func (s *shed) adopt(above time.Duration) *shed {
 
 // see notes when the one came who has waited longest, which is negative if
 // nobody waits. It is told before and after whatever changes that, so it knows
-// when the wait passed the bound.
+// when the wait passed the bound: of one who comes back, and was longer away than
+// that, not before it stood here again.
 func (s *shed) see(now, oldest int64) {
 	if s == nil {
 		return
@@ -57,13 +59,14 @@ func (s *shed) see(now, oldest int64) {
 	passed := now // below
 	over := oldest >= 0 && now-oldest > int64(s.above)
 	if over {
-		passed = oldest + int64(s.above)
+		passed = max(oldest+int64(s.above), s.seen)
 	}
 	if over != s.over {
 		s.pass(max(s.since, passed))
 		s.over, s.since = over, max(s.since, passed)
 	}
 	s.pass(now)
+	s.seen = now
 }
 
 // pass lets the time pass until now.

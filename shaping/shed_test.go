@@ -155,6 +155,40 @@ func TestShedNotForAMoment(t *testing.T) {
 	}
 }
 
+// One who comes back has the time at the upstream behind it, in which nobody
+// waited here: that counts from when it stands here again.
+func TestShedNotForTheTimeAtTheUpstream(t *testing.T) {
+	s := &shedding{t: t, line: shaping.NewLine[int](shaping.Terms{
+		Rate: limiter.Rate{Count: 1, Per: time.Second}, Burst: 1, Queue: 100, MaxWait: time.Hour, ShedAbove: 2 * time.Second,
+	})}
+	start := 100 * time.Second
+	s.at(start)
+	var ticket shaping.Ticket
+	slow := shaping.Entrant{Class: queue.High, Ticket: &ticket}
+	if v, _, _ := s.line.Enter(s.now, slow, 0); v.Reason != limiter.ReasonNone || v.Queued {
+		t.Fatalf("%+v", v)
+	}
+	s.at(start + secs(11.5))
+	s.enter(queue.High)
+	s.at(start + secs(11.9))
+	if v, _, _ := s.line.Enter(s.now, slow, 0); v.Wait != 600*time.Millisecond {
+		t.Fatalf("%+v", v)
+	}
+	s.at(start + secs(12.1))
+	if v := s.enter(queue.Low); v.Reason != limiter.ReasonNone {
+		t.Errorf("one has waited for 0.2 s, and %+v", v)
+	}
+	s.line.Pause(s.now, shaping.Endless)
+	for _, tt := range []struct {
+		at   float64
+		want bool
+	}{{13.899, false}, {13.901, true}} {
+		if _, got := s.line.Sheds(int64(start + secs(tt.at))); got != tt.want {
+			t.Errorf("sheds after %v s: %v", tt.at, got)
+		}
+	}
+}
+
 // The same of live requests, where nothing but time moves the line: the operator
 // sees it, and what is refused is told when the line will have drained.
 func TestShaperSheds(t *testing.T) {
