@@ -244,5 +244,25 @@ func BenchmarkServerMemory(b *testing.B) {
 			b.ReportMetric((used()-before)/float64(c.keys), c.name+"-B/key")
 			server.Kill()
 		}
+		server := redistest.Start(b)
+		s := benchStore(b, server)
+		p := hundred(10)
+		p.Name, p.Rate = "per-client", limiter.Rate{Count: 1, Per: time.Hour}
+		d, err := s.NewDepartures(p, Definition{CountedBy: "client-ip", Down: Open})
+		if err != nil {
+			b.Fatal(err)
+		}
+		var before, after float64
+		for _, at := range []*float64{&before, &after} {
+			_, rest, _ := strings.Cut(server.Must("INFO", "memory"), "used_memory:")
+			fmt.Sscan(rest, at)
+			if at == &before {
+				for k := range 20_000 {
+					d.Ask(fmt.Sprint(k), shaping.Ask{N: 1})
+				}
+			}
+		}
+		b.ReportMetric((after-before)/20_000, "queue-B/key")
+		server.Kill()
 	}
 }

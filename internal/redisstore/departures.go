@@ -205,7 +205,7 @@ func (set *departing) resume(state string, now int64) string {
 	}
 	us, err1 := strconv.ParseInt(fields[2], 10, 64)
 	frac, err2 := strconv.ParseInt(fields[3], 10, 64)
-	if err1 != nil || err2 != nil || us > most || frac >= was.fractions() {
+	if err1 != nil || err2 != nil || us < 0 || us > latest || frac < 0 || frac >= was.fractions() {
 		return fresh
 	}
 	nanos := func(s span, count int64) int64 { return s.us*1000 + s.frac/count }
@@ -225,7 +225,7 @@ func (set *departing) resume(state string, now int64) string {
 	}
 	full := set.spanOf(used)
 	tat := from + nanos(full, is.Rate.Count) + 1
-	return set.text([]int64{tat, 0}, now)
+	return set.text([]int64{max(0, tat), 0}, now)
 }
 
 // returnDepartures gives back what was granted last.

@@ -9,6 +9,9 @@
 // nanosecond. Limits are told apart by name, and clients by a keyed hash, so
 // that nobody who reads the server learns who they are.
 //
+// A queue shares no more than a schedule: each proxy asks for the next few of its
+// [Departures], and lets its own waiters go at those instants.
+//
 // A server that does not answer costs a request at most Options.Timeout, and
 // after a few such requests nothing: the circuit opens, every limit does what
 // its [Down] says, and a probe a fifth of a second looks for the server.

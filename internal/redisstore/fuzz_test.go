@@ -59,3 +59,34 @@ func FuzzAdopt(f *testing.F) {
 		}
 	})
 }
+
+// FuzzResume: whatever lies where a schedule should, what it goes on as is a state of
+// the new policy by which somebody may leave at some time.
+func FuzzResume(f *testing.F) {
+	for _, raw := range []string{
+		"b|1|12000000000|3 1796067975915122 1796068011893834 0", "b|7|60000000000|9 5 9007199254740991 6999", "b|7|60000000000|9 5 4611686018427387 6999",
+		"b|1|1000000000|1 1 -5 3", "b|1|1000000000|1 1 5 -3", "b|1|1000000000|1 x y z", "b|1|3153600000000000000|1 1 2 3", "l|5|60000000000 1 2 3", "b|0|0|0 1 2 3", "", "x y z",
+	} {
+		f.Add(raw, int64(1796067975915122))
+	}
+	terms, err := newTerms(limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Rate: limiter.Rate{Count: 7, Per: time.Minute}, Burst: 5}, 0)
+	if err != nil {
+		f.Fatal(err)
+	}
+	set := &departing{terms: terms}
+	f.Fuzz(func(t *testing.T, raw string, now int64) {
+		if now < earliest || now > latest {
+			return
+		}
+		fields := strings.Fields(set.resume(raw, now))
+		if len(fields) != 4 || fields[0] != set.tag {
+			t.Fatalf("%q became %q", raw, fields)
+		}
+		for i, field := range fields[1:] {
+			most := []int64{latest, 1 << 53, set.fractions() - 1}[i]
+			if x, err := strconv.ParseInt(field, 10, 64); err != nil || x < 0 || x > most {
+				t.Fatalf("%q became %q", raw, fields)
+			}
+		}
+	})
+}
