@@ -37,7 +37,7 @@ func (x *exchange) forward() {
 	to := dispatch{up: up, body: x.body, leave: x.leaveBody, cut: cut, held: x.held(), gone: x.clientGone}
 	x.dispatch = &to
 	defer to.done()
-	defer x.unreserve()
+	defer func() { x.unreserve(x.kept) }()
 	reverse := httputil.ReverseProxy{
 		Rewrite: func(pr *httputil.ProxyRequest) {
 			pr.Out.URL = x.to.forwarded(up.scheme(), up.opts.BasePath, x.route.StripPrefix)

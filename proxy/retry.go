@@ -120,13 +120,17 @@ func (s *sending) RoundTrip(req *http.Request) (*http.Response, error) {
 			return res, nil
 		}
 		granted, waiting := x.nextTurn(why, err)
-		if waiting != nil {
-			return nil, waiting
-		}
 		if !granted {
 			up.retries.giveBack()
+		}
+		switch {
+		case waiting != nil:
+			return nil, waiting
+		case !granted:
 			x.forgetBody()
 			return res, err
+		case err == nil:
+			x.unreserve(keptAnswer) // nobody gets it
 		}
 		req.Body = body
 		x.dispatch.again()
@@ -236,7 +240,7 @@ func (x *exchange) keepBody() {
 // forgetBody ends that when the request is sent no more, if its body has been.
 func (x *exchange) forgetBody() {
 	if x.kept > 0 && x.dispatch.forget() {
-		x.unreserve()
+		x.unreserve(x.kept)
 	}
 }
 
@@ -274,7 +278,7 @@ func (x *exchange) reserve(n int64) bool {
 	return true
 }
 
-func (x *exchange) unreserve() {
-	x.proxy.kept.Add(-x.kept)
-	x.kept = 0
+func (x *exchange) unreserve(n int64) {
+	x.proxy.kept.Add(-n)
+	x.kept -= n
 }

@@ -215,9 +215,11 @@ func TestRetryWhileItsBodyIsStillSent(t *testing.T) {
 func TestRetryEndsWhileItWaits(t *testing.T) {
 	for _, shutdown := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
+			var up *Upstream
 			w := newWorld(t, throttle(1, "10"), "http", func(r *Route) {
 				obeying(r, oneASecond(t, time.Minute))
 				r.Retry = RetryPolicy{Most: 2}
+				up = r.Upstream
 			})
 			ctx, cancel := context.WithCancel(t.Context())
 			code := 0
@@ -233,6 +235,9 @@ func TestRetryEndsWhileItWaits(t *testing.T) {
 			e := w.next(t)
 			if e.Status != want || e.UpstreamStatus != 429 || e.Waited != time.Second || len(e.Retries) != 0 {
 				t.Errorf("%+v", e)
+			}
+			if got := up.retries.debt.Load(); got != -1 {
+				t.Errorf("of the budget is taken %d, for what was not sent", got)
 			}
 			synctest.Wait()
 			if shutdown && code != 429 {
@@ -370,8 +375,12 @@ func TestRetryHoldsNothingWhileItWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		places := line(t, shaping.Policy{Name: "p", MaxInFlight: 1, Queue: 5, MaxWait: time.Minute})
 		slow := throttle(1, "")
-		w := newWorld(t, func(rw http.ResponseWriter, r *http.Request) {
+		var w *world
+		w = newWorld(t, func(rw http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == "/a" {
+				if kept := w.proxy.kept.Load(); kept != 0 {
+					t.Errorf("%d bytes are kept of an answer that nobody gets", kept)
+				}
 				slow(rw, r)
 				return
 			}
