@@ -227,7 +227,7 @@ func (c *crew) overload(ctx context.Context, all *sync.WaitGroup, crowd int) {
 				g, err := c.line.Acquire(ctx, shaping.Request{})
 				if err == nil && g.Allowed {
 					c.mu.Lock()
-					c.left = append(c.left, time.Now())
+					c.left = append(c.left, g.At) // however late this goroutine is
 					c.mu.Unlock()
 				} else if err == nil {
 					time.Sleep(10 * time.Millisecond)
@@ -283,9 +283,9 @@ func leftOf(crews []*crew) (all []time.Time) {
 	return all
 }
 
-// stall is what a busy machine may be late by, between a departure and the note of
-// it here.
-const stall = 300 * time.Millisecond
+// stall is what a departure may be late by: two intervals, and on a busy machine the
+// quickest of all answers.
+const stall = 150 * time.Millisecond
 
 // TestTwoProxiesOneQueue: both have too much, and together they keep the rate; who
 // waits is known everywhere; and one that is killed costs no more than what it
