@@ -53,7 +53,7 @@ var likenesses = []likeness{
 	{
 		name: "shopify", is: "a bucket of 40 that leaks 2 a second, told by X-Shopify-Shop-Api-Call-Limit; what overflows gets 429",
 		limit: listens, crowd: 60, direct: "40 get 200 and the rest 429", rests: "20 s",
-		shaped: "nearly all 60 get 200, the last ones as fast as it leaks", behave: func() func(time.Time, int) likeAnswer { return bucketLike(40, 2, shopifyFields) },
+		shaped: "all 60 get 200, the last ones as fast as it leaks", behave: func() func(time.Time, int) likeAnswer { return bucketLike(40, 2, shopifyFields) },
 	},
 	{
 		name: "llm", is: "10 requests at once and then 2 a second, told by x-ratelimit-…-requests; more get 429 with retry-after-ms",
