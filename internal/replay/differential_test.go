@@ -3,7 +3,6 @@ package replay
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"maps"
 	"math/rand/v2"
@@ -243,7 +242,7 @@ func TestReplayDecidesAsTheLimitsDo(t *testing.T) {
 			var began time.Time
 			synctest.Test(t, func(t *testing.T) {
 				began = time.Now()
-				system := assemble.New(silent{}, slog.New(slog.DiscardHandler))
+				system := assemble.New(proxy.Observers{}, slog.New(slog.DiscardHandler))
 				defer system.Close()
 				if err := system.Apply(load(t, everything)); err != nil {
 					t.Fatal(err)
@@ -303,7 +302,7 @@ func TestReplayDecidesAsTheProxyDoes(t *testing.T) {
 	var began time.Time
 	synctest.Test(t, func(t *testing.T) {
 		began = time.Now()
-		system := assemble.New(live, slog.New(slog.NewTextHandler(io.Discard, nil)))
+		system := assemble.New(live, slog.New(slog.DiscardHandler))
 		defer system.Close()
 		if err := system.Apply(load(t, text)); err != nil {
 			t.Fatal(err)

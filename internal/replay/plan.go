@@ -3,7 +3,6 @@ package replay
 import (
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -45,15 +44,9 @@ type fields struct {
 	header        map[string]bool
 }
 
-// silent hears nothing of what an idle System does.
-type silent struct{}
-
-func (silent) Decided(string, []limiter.Decision) {}
-func (silent) Done(*proxy.Event)                  {}
-
 func newPlan(c *config.Config) (*plan, error) {
 	p := &plan{config: c, routes: make(map[string]*config.Route), asks: make(map[string]*ask)}
-	p.system = assemble.New(silent{}, slog.New(slog.NewTextHandler(io.Discard, nil)))
+	p.system = assemble.New(proxy.Observers{}, slog.New(slog.DiscardHandler))
 	if err := p.system.Apply(alone(c)); err != nil {
 		p.system.Close()
 		return nil, err

@@ -2,6 +2,7 @@ package replay
 
 import (
 	"net/http"
+	"strings"
 	"time"
 )
 
@@ -47,15 +48,17 @@ func (r *record) set(name, value string) {
 // splitRequest takes a request line apart; a log writes "-" or garbage for what
 // was none.
 func (r *record) splitRequest(line string) bool {
-	method, rest, ok := cut(line, ' ')
+	method, rest, ok := strings.Cut(line, " ")
 	if !ok || method == "" {
 		return false
 	}
-	target, proto, ok := cutLast(rest, ' ')
-	if !ok { // HTTP/0.9, or a server that logs no version
-		target, proto = rest, "HTTP/"
+	target := rest // alone: HTTP/0.9, or a server that logs no version
+	if i := strings.LastIndexByte(rest, ' '); i >= 0 {
+		if target = rest[:i]; !strings.HasPrefix(rest[i+1:], "HTTP/") {
+			return false
+		}
 	}
-	if len(proto) < 5 || proto[:5] != "HTTP/" || target == "" {
+	if target == "" {
 		return false
 	}
 	for i := 0; i < len(method); i++ {
@@ -65,22 +68,4 @@ func (r *record) splitRequest(line string) bool {
 	}
 	r.method, r.target = method, target
 	return true
-}
-
-func cut(s string, sep byte) (before, after string, found bool) {
-	for i := 0; i < len(s); i++ {
-		if s[i] == sep {
-			return s[:i], s[i+1:], true
-		}
-	}
-	return s, "", false
-}
-
-func cutLast(s string, sep byte) (before, after string, found bool) {
-	for i := len(s) - 1; i >= 0; i-- {
-		if s[i] == sep {
-			return s[:i], s[i+1:], true
-		}
-	}
-	return s, "", false
 }
