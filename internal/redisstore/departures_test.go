@@ -33,8 +33,11 @@ func intervals(r limiter.Rate, n int64) *big.Rat {
 // TestDeparturesAgainstReference: on a real server, whatever is asked for and given
 // back by several proxies, each departure that is granted is the reference's, to the
 // fraction of a nanosecond, and they are never above the rate.
-func TestDeparturesAgainstReference(t *testing.T) {
-	server := redistest.Start(t)
+func TestDeparturesAgainstReference(t *testing.T) { redistest.Each(t, departuresAgainstReference) }
+
+func departuresAgainstReference(t *testing.T, engine redistest.Engine) {
+	t.Parallel()
+	server := engine.Start(t)
 	o := Options{Address: []string{server.Address()}, Prefix: "walk", Timeout: 10 * time.Second, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
 	for seed := range uint64(12) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -290,9 +293,11 @@ const stall = 150 * time.Millisecond
 // TestTwoProxiesOneQueue: both have too much, and together they keep the rate; who
 // waits is known everywhere; and one that is killed costs no more than what it
 // had been granted.
-func TestTwoProxiesOneQueue(t *testing.T) {
+func TestTwoProxiesOneQueue(t *testing.T) { redistest.Each(t, twoProxiesOneQueue) }
+
+func twoProxiesOneQueue(t *testing.T, engine redistest.Engine) {
 	t.Parallel()
-	server := redistest.Start(t)
+	server := engine.Start(t)
 	a, b := join(t, server, hundred(100), Closed), join(t, server, hundred(100), Closed)
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup

@@ -60,8 +60,11 @@ func TestCase46_ClocksOfProxiesDoNotCount(t *testing.T) {
 
 // TestKeysAndExpiry: nobody who reads the server learns who the clients are, a
 // debt is never forgotten, and a finished key always is.
-func TestKeysAndExpiry(t *testing.T) {
-	server := redistest.Start(t)
+func TestKeysAndExpiry(t *testing.T) { redistest.Each(t, keysAndExpiry) }
+
+func keysAndExpiry(t *testing.T, engine redistest.Engine) {
+	t.Parallel()
+	server := engine.Start(t)
 	s, _ := live(t, at(server))
 	for _, c := range []struct {
 		p    limiter.Policy
@@ -184,7 +187,9 @@ func TestRefusalsAreKnown(t *testing.T) {
 // TestCase43_StoreDown (Kong/kong #2382, traefik/traefik #12091): a server that is
 // killed, frozen, or refuses the password costs no request more than the
 // timeout; each limit does what it is to do, with one line a change.
-func TestCase43_StoreDown(t *testing.T) {
+func TestCase43_StoreDown(t *testing.T) { redistest.Each(t, storeDown) }
+
+func storeDown(t *testing.T, engine redistest.Engine) {
 	faults := map[string]struct {
 		breakIt, mend func(*redistest.Server)
 	}{
@@ -206,7 +211,7 @@ func TestCase43_StoreDown(t *testing.T) {
 	for name, fault := range faults {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			server := redistest.Start(t)
+			server := engine.Start(t)
 			s, log := live(t, at(server))
 			await(t, "the store is found", s.Up)
 			open := limit(t, s, hour("open", 5), Definition{Down: Open})
@@ -301,8 +306,10 @@ func TestNoServer(t *testing.T) {
 
 // TestScriptFlushAndFlushAll: a server that has forgotten its scripts is told them
 // again, within the same request; one that has forgotten everything begins anew.
-func TestScriptFlushAndFlushAll(t *testing.T) {
-	server := redistest.Start(t)
+func TestScriptFlushAndFlushAll(t *testing.T) { redistest.Each(t, scriptFlushAndFlushAll) }
+
+func scriptFlushAndFlushAll(t *testing.T, engine redistest.Engine) {
+	server := engine.Start(t)
 	s, log := live(t, at(server))
 	l := limit(t, s, hour("l", 1000), Definition{Down: Closed})
 	stop := make(chan struct{})
@@ -359,8 +366,10 @@ func TestProxiesShareWhatIsLeft(t *testing.T) {
 
 // TestS42_OtherPeoplesKeys: what lies under our key and is not ours is neither
 // believed nor a reason to give up the server.
-func TestS42_OtherPeoplesKeys(t *testing.T) {
-	server := redistest.Start(t)
+func TestS42_OtherPeoplesKeys(t *testing.T) { redistest.Each(t, otherPeoplesKeys) }
+
+func otherPeoplesKeys(t *testing.T, engine redistest.Engine) {
+	server := engine.Start(t)
 	s, log := live(t, at(server))
 	for _, p := range []limiter.Policy{
 		hour("bucket", 5),

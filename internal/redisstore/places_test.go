@@ -84,8 +84,10 @@ func TestCase29_PlacesOfADeadProxy(t *testing.T) {
 }
 
 // TestPlacesOfTwo: never more are held than there are, however many ask at once.
-func TestPlacesOfTwo(t *testing.T) {
-	server := redistest.Start(t)
+func TestPlacesOfTwo(t *testing.T) { redistest.Each(t, placesOfTwo) }
+
+func placesOfTwo(t *testing.T, engine redistest.Engine) {
+	server := engine.Start(t)
 	var all []*Places
 	for range 2 {
 		s, _ := live(t, at(server))

@@ -106,12 +106,15 @@ func (j *judged) Sleep(d time.Duration) {
 	j.now += int64((max(0, d) + time.Microsecond - 1) / time.Microsecond)
 }
 
-// TestRedis has the suite that judges the memory judge a real server, decision by
+// TestServers has the suite that judges the memory judge real servers, decision by
 // decision.
-func TestRedis(t *testing.T) {
-	server := redistest.Start(t)
+func TestServers(t *testing.T) { redistest.Each(t, suite) }
+
+func suite(t *testing.T, engine redistest.Engine) {
+	t.Parallel()
+	server := engine.Start(t)
 	limitertest.Run(t, func(t *testing.T, test func(*testing.T, limitertest.Store)) {
-		test(t, judge(t, Options{Address: []string{server.Address()}}))
+		test(t, judge(t, at(server)))
 	})
 }
 
@@ -121,7 +124,7 @@ func TestClockSetBack(t *testing.T) {
 	server := redistest.Start(t)
 	for _, a := range limiter.Algorithms {
 		t.Run(string(a), func(t *testing.T) {
-			j := judge(t, Options{Address: []string{server.Address()}})
+			j := judge(t, at(server))
 			p := limiter.Policy{Name: "test", Algorithm: a}
 			if a.Windowed() {
 				p.Limit, p.Window = 5, 10*time.Second

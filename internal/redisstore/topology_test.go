@@ -17,8 +17,10 @@ import (
 // TestCase44_Cluster (timebug/lua-resty-redis-ratelimit PR #9, redis/rueidis PR
 // #974): the vectors on a cluster of three masters, several limits in a call; then
 // limits whose keys spread over the nodes.
-func TestCase44_Cluster(t *testing.T) {
-	nodes := redistest.StartCluster(t)
+func TestCase44_Cluster(t *testing.T) { redistest.Each(t, cluster) }
+
+func cluster(t *testing.T, engine redistest.Engine) {
+	nodes := engine.StartCluster(t)
 	// Cluster-aware clients are told one node and find the others.
 	o := Options{Address: []string{nodes[0].Address()}, Cluster: true}
 	t.Run("vectors", func(t *testing.T) {
@@ -92,8 +94,10 @@ func TestCase44_Cluster(t *testing.T) {
 // TestSentinelFailover kills the master under load: requests are decided all the
 // same, within the bound, by store_down until the replica has taken over, and
 // then by it.
-func TestSentinelFailover(t *testing.T) {
-	trio := redistest.StartSentinels(t)
+func TestSentinelFailover(t *testing.T) { redistest.Each(t, sentinelFailover) }
+
+func sentinelFailover(t *testing.T, engine redistest.Engine) {
+	trio := engine.StartSentinels(t)
 	s, log := live(t, Options{Address: trio.Addresses(), SentinelMaster: trio.Name})
 	await(t, "the store is found", s.Up)
 	p := hour("l", 1)

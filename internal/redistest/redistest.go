@@ -1,5 +1,5 @@
-// Package redistest starts real Redis servers on free ports for tests and
-// measurements, and stops, freezes and restarts them.
+// Package redistest starts real servers of Redis or Valkey on free ports for tests
+// and measurements, and stops, freezes and restarts them.
 package redistest
 
 import (
@@ -21,7 +21,25 @@ import (
 	"github.com/shapeproxy/shapeproxy/internal/testdeps"
 )
 
-// A Server is one redis-server, or a Sentinel. Its end is that of the test.
+// An Engine is whose server it is.
+type Engine string
+
+// The engines, which speak the same protocol.
+const (
+	Redis  Engine = "redis"
+	Valkey Engine = "valkey"
+)
+
+// Each runs the test on each engine.
+func Each(t *testing.T, test func(*testing.T, Engine)) {
+	for _, e := range []Engine{Redis, Valkey} {
+		t.Run(string(e), func(t *testing.T) { test(t, e) })
+	}
+}
+
+func (e Engine) server(tb testing.TB) string { return testdeps.Need(tb, string(e)+"-server") }
+
+// A Server is one server, or a Sentinel. Its end is that of the test.
 type Server struct {
 	Port int
 
@@ -34,22 +52,23 @@ type Server struct {
 	ended chan struct{}
 }
 
-// Start starts a server without persistence, with these arguments of
-// redis-server besides, and waits until it answers.
+// Start is Redis.Start.
 func Start(tb testing.TB, args ...string) *Server {
 	tb.Helper()
-	s := prepare(tb, append([]string{"--save", "", "--appendonly", "no"}, args...)...)
-	s.Restart()
-	return s
+	return Redis.Start(tb, args...)
 }
 
-func prepare(tb testing.TB, args ...string) *Server {
+// Start starts a server without persistence, with these arguments of the program
+// besides, and waits until it answers.
+func (e Engine) Start(tb testing.TB, args ...string) *Server {
 	tb.Helper()
-	s := &Server{tb: tb, program: testdeps.Need(tb, "redis-server"), Port: freePort(tb)}
+	s := &Server{tb: tb, program: e.server(tb), Port: freePort(tb)}
 	s.args = append([]string{
 		"--port", strconv.Itoa(s.Port), "--bind", "127.0.0.1", "--dir", tb.TempDir(), "--daemonize", "no",
+		"--save", "", "--appendonly", "no",
 	}, args...)
 	tb.Cleanup(s.Kill)
+	s.Restart()
 	return s
 }
 
@@ -100,7 +119,7 @@ func (s *Server) Restart() {
 		default:
 		}
 		if time.Now().After(deadline) {
-			s.tb.Fatal("redis-server does not answer")
+			s.tb.Fatalf("%s does not answer", s.program)
 		}
 	}
 }
@@ -209,10 +228,10 @@ type Sentinels struct {
 }
 
 // StartSentinels starts them, and waits until each knows of the others.
-func StartSentinels(tb testing.TB) *Sentinels {
+func (e Engine) StartSentinels(tb testing.TB) *Sentinels {
 	tb.Helper()
-	t := &Sentinels{Name: "shape", Master: Start(tb, "--repl-diskless-sync-delay", "0")}
-	t.Replica = Start(tb, "--replicaof", "127.0.0.1 "+strconv.Itoa(t.Master.Port))
+	t := &Sentinels{Name: "shape", Master: e.Start(tb, "--repl-diskless-sync-delay", "0")}
+	t.Replica = e.Start(tb, "--replicaof", "127.0.0.1 "+strconv.Itoa(t.Master.Port))
 	for range 3 {
 		file := filepath.Join(tb.TempDir(), "sentinel.conf")
 		text := fmt.Sprintf("sentinel monitor %s 127.0.0.1 %d 2\nsentinel down-after-milliseconds %s 500\nsentinel failover-timeout %s 2000\n",
@@ -220,7 +239,7 @@ func StartSentinels(tb testing.TB) *Sentinels {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			tb.Fatal(err)
 		}
-		s := &Server{tb: tb, program: testdeps.Need(tb, "redis-server"), Port: freePort(tb)}
+		s := &Server{tb: tb, program: e.server(tb), Port: freePort(tb)}
 		s.args = []string{file, "--sentinel", "--port", strconv.Itoa(s.Port), "--bind", "127.0.0.1"}
 		tb.Cleanup(s.Kill)
 		s.Restart()
@@ -248,17 +267,18 @@ func (t *Sentinels) Addresses() (list []string) {
 }
 
 // StartCluster starts a cluster of three masters, and waits until it serves.
-func StartCluster(tb testing.TB) (nodes []*Server) {
+func (e Engine) StartCluster(tb testing.TB) (nodes []*Server) {
 	tb.Helper()
 	args := []string{"--cluster", "create"}
 	for range 3 {
-		n := Start(tb, "--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--cluster-require-full-coverage", "no")
+		n := e.Start(tb, "--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--cluster-require-full-coverage", "no")
 		nodes = append(nodes, n)
 		args = append(args, n.Address())
 	}
-	out, err := exec.Command(testdeps.Need(tb, "redis-cli"), append(args, "--cluster-yes")...).CombinedOutput()
+	cli := testdeps.Need(tb, string(e)+"-cli")
+	out, err := exec.Command(cli, append(args, "--cluster-yes")...).CombinedOutput()
 	if err != nil {
-		tb.Fatalf("redis-cli --cluster create: %v\n%s", err, out)
+		tb.Fatalf("%s --cluster create: %v\n%s", cli, err, out)
 	}
 	await(tb, "the cluster does not serve", func() bool {
 		for _, n := range nodes {

@@ -15,6 +15,8 @@ var Programs = []struct{ Name, Purpose string }{
 	{"nginx", "the runs in front of a real server"},
 	{"redis-server", "limits that several proxies share"},
 	{"redis-cli", "the same on a Redis cluster"},
+	{"valkey-server", "the same on Valkey"},
+	{"valkey-cli", "the same on a Valkey cluster"},
 	{"chromium", "the live page in a real browser"},
 	{"tmux", "shapeproxy top in a real terminal"},
 	{"promtool", "alert rules, dashboard and metrics by Prometheus's own tool"},
