@@ -261,14 +261,10 @@ func storeDown(t *testing.T, engine redistest.Engine) {
 			if n := local.passes("k", 20); n != 2 {
 				t.Errorf("local: %d more passed a limit of 5 of which 3 were used", n)
 			}
-			if n := log.count("level=ERROR"); n != 1 {
-				t.Errorf("%d lines about it", n)
-			}
+			await(t, "there is one line about it", func() bool { return log.count("level=ERROR") == 1 })
 			fault.mend(server)
 			await(t, "the store is found again", s.Up)
-			if n := log.count("the store answers again"); n != 1 {
-				t.Errorf("%d lines about its return", n)
-			}
+			await(t, "there is one line about its return", func() bool { return log.count("the store answers again") == 1 })
 			// No burst beyond one window: what the server knows counts; if it has
 			// forgotten all, one limit's worth.
 			if n := local.passes("k", 20); n > 5 {
