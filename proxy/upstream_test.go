@@ -360,6 +360,32 @@ func TestS39CutAnswers(t *testing.T) {
 	}
 }
 
+// TestS39EndOfTLS: an answer that ends with its connection is whole if TLS says
+// so, and cut if only the connection ends.
+func TestS39EndOfTLS(t *testing.T) {
+	up := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		conn, _, _ := http.NewResponseController(w).Hijack()
+		io.WriteString(conn, "HTTP/1.1 200 OK\r\n\r\nwords")
+		if r.URL.Path == "/cut" {
+			conn = conn.(*tls.Conn).NetConn()
+		}
+		conn.Close()
+	}))
+	t.Cleanup(up.Close)
+	f := newFront(t, &Site{Routes: []*Route{route("/", up.Listener.Addr().String(), func(o *UpstreamOptions) {
+		o.Scheme, o.Places[0].Host, o.TLS = "https", "example.com", up.Client().Transport.(*http.Transport).TLSClientConfig
+	})}})
+	for path, reason := range map[string]string{"/whole": "", "/cut": "http_response_incomplete"} {
+		res, err := http.ReadResponse(bufio.NewReader(f.dial(t, "GET "+path+" HTTP/1.1\r\nHost: front.test\r\n\r\n")), nil)
+		if err == nil {
+			_, err = io.ReadAll(res.Body)
+		}
+		if e := f.next(t); (err == nil) != (reason == "") || e.Error != reason {
+			t.Errorf("%s: the client's reader says %v, told %+v", path, err, e)
+		}
+	}
+}
+
 // closesAfter is an upstream that gives one answer a connection and closes.
 func closesAfter(t *testing.T, answer string) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -2,6 +2,8 @@ package h1
 
 import (
 	"bufio"
+	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -209,6 +211,54 @@ func TestCutAnswers(t *testing.T) {
 			if tr.kept() != 0 {
 				t.Errorf("%q: kept", answer)
 			}
+		}
+	}
+}
+
+// TestEndOfTLS: an answer without length or chunks ends with its connection, and
+// with TLS only if the server says that it does: anybody on the way can cut
+// TCP. What needs no end of the connection is whole without.
+func TestEndOfTLS(t *testing.T) {
+	for _, c := range []struct {
+		answer  string
+		says    bool // by close_notify
+		version uint16
+		whole   bool
+	}{
+		{"HTTP/1.1 200 OK\r\n\r\nall of it", true, tls.VersionTLS13, true},
+		{"HTTP/1.1 200 OK\r\n\r\nall of it", true, tls.VersionTLS12, true},
+		{"HTTP/1.0 200 OK\r\n\r\n", true, tls.VersionTLS13, true},
+		{"HTTP/1.1 200 OK\r\n\r\nsome of it", false, tls.VersionTLS13, false},
+		{"HTTP/1.1 200 OK\r\n\r\nsome of it", false, tls.VersionTLS12, false},
+		{"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n", false, tls.VersionTLS13, false},
+		{"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 3\r\n\r\nall", false, tls.VersionTLS13, true},
+		{"HTTP/1.1 200 OK\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nall\r\n0\r\n\r\n", false, tls.VersionTLS13, true},
+		{"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n", false, tls.VersionTLS13, true},
+	} {
+		s := newServer(t, true, func(_ int, conn net.Conn, br *bufio.Reader) {
+			http.ReadRequest(br)
+			io.WriteString(conn, c.answer)
+			if !c.says {
+				conn.(*tls.Conn).NetConn().Close()
+			}
+		})
+		tr := newTransport(t, func(ctx context.Context) (net.Conn, error) {
+			raw, err := new(net.Dialer).DialContext(ctx, "tcp", s.l.Addr().String())
+			if err != nil {
+				return nil, err
+			}
+			secure := tls.Client(Count(raw, 0), &tls.Config{InsecureSkipVerify: true, MaxVersion: c.version})
+			return secure, secure.HandshakeContext(ctx)
+		})
+		got := get(t, tr)
+		if (got.err == nil) != c.whole || !c.whole && !errors.Is(got.err, io.ErrUnexpectedEOF) {
+			t.Errorf("%q by TLS %#x, ended %t: read %q, %v", c.answer, c.version, c.says, got.body, got.err)
+		}
+		if _, body, _ := strings.Cut(c.answer, "\r\n\r\n"); got.ContentLength < 0 && got.TransferEncoding == nil && got.body != body {
+			t.Errorf("%q: read %q", c.answer, got.body)
+		}
+		if tr.kept() != 0 {
+			t.Errorf("%q: kept", c.answer)
 		}
 	}
 }

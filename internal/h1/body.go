@@ -2,6 +2,7 @@ package h1
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -11,6 +12,8 @@ import (
 
 // errEnded is what a body says that has been closed.
 var errEnded = errors.New("the answer's body is closed")
+
+var errCut = fmt.Errorf("TLS was not ended by the server, so that the answer may be cut; it needs a Content-Length or chunks: %w", io.ErrUnexpectedEOF)
 
 // A body is what an exchange knows about the body of its answer.
 type body struct {
@@ -34,7 +37,12 @@ func (x *exchange) Read(p []byte) (n int, err error) {
 			err = x.readTrailer()
 		}
 	case x.left < 0:
-		n, err = x.br.Read(p)
+		// Such an answer "is complete only if a valid closure alert has been
+		// received" (RFC 9112, section 9.8). net/http's Transport takes it as
+		// whole without, and so what an attacker cut.
+		if n, err = x.br.Read(p); err == io.EOF && x.c.cut() {
+			err = errCut
+		}
 	default:
 		n, err = x.br.Read(p[:min(int64(len(p)), x.left)])
 		if x.left -= int64(n); x.left == 0 {

@@ -2,6 +2,7 @@ package h1
 
 import (
 	"crypto/tls"
+	"io"
 	"net"
 	"sync/atomic"
 	"syscall"
@@ -10,11 +11,13 @@ import (
 
 // A Counted is a connection that counts what it is written, and bounds how long
 // that takes. Below TLS, it tells a kept connection that was dead before a byte
-// was written from one that died with a request on it.
+// was written from one that died with a request on it, and one that TLS ended
+// from one that was cut.
 type Counted struct {
 	net.Conn
 	timeout time.Duration
 	written atomic.Int64
+	ended   bool // it was read to its end; known to whoever reads
 }
 
 // Count returns c with a counter. No Write may take longer than timeout; 0: no
@@ -30,6 +33,15 @@ func (c *Counted) Write(b []byte) (int, error) {
 	}
 	n, err := c.Conn.Write(b)
 	c.written.Add(int64(n))
+	return n, err
+}
+
+// Read implements net.Conn.
+func (c *Counted) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if err == io.EOF {
+		c.ended = true
+	}
 	return n, err
 }
 
@@ -110,6 +122,13 @@ func (c *conn) written() int64 {
 	}
 	return 0
 }
+
+// cut reports, of a connection whose end was read, whether anybody on the way
+// may have made that end: it is of TLS, and its alert close_notify has not come.
+// crypto/tls does not tell. It returns io.EOF for the alert, and also, as
+// "popular web sites seem to do this", for an end of TCP between two records;
+// but only of the latter is the end of the connection below read.
+func (c *conn) cut() bool { return c.raw != c.Conn && c.counted != nil && c.counted.ended }
 
 // abort ends the connection at once, without the farewell of TLS: whoever reads
 // or writes gets an error.
