@@ -133,10 +133,14 @@ func (x *exchange) serve() {
 		x.event.Client, x.peerTrusted = x.site.Client(r.RemoteAddr, r.Header["X-Forwarded-For"])
 	}
 	if r.ContentLength != 0 {
+		conn := http.NewResponseController(x.w.ResponseWriter)
 		if r.ProtoMajor == 1 {
 			// Else net/http reads up to 256 KiB of the body before it sends
 			// the head of an answer, and a slow client waits for its refusal.
-			_ = http.NewResponseController(x.w.ResponseWriter).EnableFullDuplex()
+			_ = conn.EnableFullDuplex()
+		}
+		if x.place() != nil {
+			_ = conn.SetReadDeadline(time.Time{}) // see newHTTPServer
 		}
 		x.body = &clientBody{ReadCloser: r.Body}
 		x.watchBody()

@@ -16,8 +16,11 @@ import (
 
 // ServerOptions bound what clients may do before a request is read.
 type ServerOptions struct {
+	// ReadHeaderTimeout is how long a head may take, and a body until a Proxy has
+	// its request: another handler on the Server that reads bodies has to lift
+	// the deadline with an http.ResponseController.
 	ReadHeaderTimeout time.Duration
-	IdleTimeout       time.Duration
+	IdleTimeout       time.Duration // 0: no bound
 	MaxHeaderBytes    int
 	// MaxStreams is how many requests a client may have under way on one HTTP/2
 	// connection; 0 means DefaultMaxStreams.
@@ -65,9 +68,13 @@ func newHTTPServer(ctx context.Context, p *Proxy, o ServerOptions, logger *slog.
 		Handler:                      p,
 		DisableGeneralOptionsHandler: true, // OPTIONS * is not answered past the log
 		ReadHeaderTimeout:            o.ReadHeaderTimeout,
-		IdleTimeout:                  o.IdleTimeout,
-		MaxHeaderBytes:               o.MaxHeaderBytes,
-		Protocols:                    new(http.Protocols),
+		// net/http answers an expectation that it does not know itself, and then
+		// waits for the body. It lifts this where there is none; of others the
+		// Proxy does.
+		ReadTimeout:    o.ReadHeaderTimeout,
+		IdleTimeout:    cmp.Or(o.IdleTimeout, -1), // of 0 it would make ReadTimeout
+		MaxHeaderBytes: o.MaxHeaderBytes,
+		Protocols:      new(http.Protocols),
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams:          streams,
 			MaxReadFrameSize:              frameSize,

@@ -119,10 +119,10 @@ func TestS28RapidReset(t *testing.T) {
 	}
 }
 
-// TestSlowBodyStreams: a client's body comes slowly; the upstream
-// gets it as it comes, and the turn was taken once.
+// TestSlowBodyStreams: a client's body comes slowly, and for longer than a head
+// may take; the upstream gets it as it comes, and the turn was taken once.
 func TestSlowBodyStreams(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	eachProtocol(t, func(t *testing.T, clientH2 bool, scheme string) {
 		start := time.Now()
 		w := newWorld(t, func(rw http.ResponseWriter, r *http.Request) {
 			br := bufio.NewReader(r.Body)
@@ -133,20 +133,18 @@ func TestSlowBodyStreams(t *testing.T) {
 				}
 				fmt.Fprintf(rw, "%s at %v\n", strings.TrimSpace(line), time.Since(start))
 			}
-		}, "http", queue(t, "10/s", 5, time.Minute))
-		c, err := w.net.dial(t.Context(), "", "")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
+		}, scheme, queue(t, "10/s", 5, time.Minute))
+		slow, write := io.Pipe()
 		go func() {
-			io.WriteString(c, post("Content-Length: 12"))
+			defer write.Close()
 			for i := range 3 {
 				time.Sleep(10 * time.Second)
-				fmt.Fprintf(c, "ln%d\n", i)
+				fmt.Fprintf(write, "ln%d\n", i)
 			}
 		}()
-		res, err := http.ReadResponse(bufio.NewReader(c), nil)
+		req, _ := http.NewRequest("POST", "http://front.test/", slow)
+		req.ContentLength = 12
+		res, err := w.client(t, clientH2).Do(req)
 		if err != nil {
 			t.Fatal(err)
 		}

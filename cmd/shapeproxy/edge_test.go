@@ -76,13 +76,20 @@ func (p *process) descriptors(t *testing.T) int {
 }
 
 // TestS31EveryListener: a head that does not come, or comes byte by byte, ends
-// on every listener, and nothing of it stays.
+// on every listener, and nothing of it stays. Nor does a body that does not come,
+// whoever refuses it; an operator's events go on.
 func TestS31EveryListener(t *testing.T) {
 	p := start(t, fmt.Sprintf(edgeConfig, "", echoUpstream(t)))
 	before := p.descriptors(t)
 	var open []net.Conn
-	for _, addr := range []string{p.addr, strings.TrimPrefix(p.admin, "http://")} {
-		for _, send := range []string{"", "G", "GET / HTTP/1.1\r\nHost: x\r\nX-Slow: ", "PRI * HTTP/2.0\r\n", strings.Repeat("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", 2) + "GET /"} {
+	admin := strings.TrimPrefix(p.admin, "http://")
+	events := bufio.NewScanner(dialled(t, admin, "GET /api/events HTTP/1.1\r\nHost: "+admin+"\r\n\r\n"))
+	post := "POST /api/reload HTTP/1.1\r\nHost: " + admin + "\r\nContent-Length: 3\r\n"
+	for range 20 {
+		open = append(open, dialled(t, admin, post+"\r\n"), dialled(t, admin, post+"Origin: http://nobody.test\r\n\r\n"))
+	}
+	for _, addr := range []string{p.addr, admin} {
+		for _, send := range []string{"", "G", "GET / HTTP/1.1\r\nHost: x\r\nX-Slow: ", "PRI * HTTP/2.0\r\n", strings.Repeat("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", 2) + "GET /", post + "Expect: zzz\r\n\r\n"} {
 			for range 20 {
 				open = append(open, dialled(t, addr, send))
 			}
@@ -94,9 +101,18 @@ func TestS31EveryListener(t *testing.T) {
 		}
 	}
 	// The last of them may still be on its way out.
-	for deadline := time.Now().Add(20 * time.Second); p.descriptors(t) > before+2; time.Sleep(20 * time.Millisecond) { // one to the upstream, kept, and one spare
+	for deadline := time.Now().Add(20 * time.Second); p.descriptors(t) > before+3; time.Sleep(20 * time.Millisecond) { // one to the upstream, kept, the one with the events, and one spare
 		if time.Now().After(deadline) {
 			t.Fatalf("%d descriptors, %d before", p.descriptors(t), before)
+		}
+	}
+	// One comes at once, and the next after a second.
+	for n := 0; n < 2; {
+		if !events.Scan() {
+			t.Fatalf("%d events came: %v", n, events.Err())
+		}
+		if strings.HasPrefix(events.Text(), "data:") {
+			n++
 		}
 	}
 }

@@ -134,6 +134,7 @@ func newService(c *config.Config, load func() (*config.Config, error), stderr io
 	s.endAdmin = endAdmin
 	s.adminServer = &http.Server{
 		Handler: s.admin.Handler(), ReadHeaderTimeout: c.Server.ReadHeaderTimeout, IdleTimeout: c.Server.IdleTimeout,
+		ReadTimeout: c.Server.ReadHeaderTimeout, // also of the body of a call that is refused
 		BaseContext: func(net.Listener) context.Context { return adminCtx },
 		ErrorLog:    slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}

@@ -114,10 +114,14 @@ func (a *Admin) serve(w http.ResponseWriter, r *http.Request) {
 		refused.write(w)
 		return
 	}
+	// Bodies are a line of JSON: one that does not come holds nothing up. What has
+	// none may take its time, as events and profiles do. The server's own
+	// ReadTimeout is for whom the guard turns away, and whom net/http does.
+	var until time.Time
 	if r.ContentLength != 0 {
-		// Bodies are a line of JSON: one that does not come holds nothing up.
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout))
+		until = time.Now().Add(bodyTimeout)
 	}
+	_ = http.NewResponseController(w).SetReadDeadline(until)
 	var allow []string
 	for i := range endpoints {
 		e := &endpoints[i]
