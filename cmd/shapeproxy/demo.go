@@ -26,16 +26,23 @@ func newDemoCommand() *cobra.Command {
 		length time.Duration
 		at     demoAddresses
 		like   string
+		as     *likeness // like, understood
 	)
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Show the proxy before an upstream that breaks when it is sent too much",
 		Args:  cobra.NoArgs,
-		PreRunE: func(*cobra.Command, []string) error {
+		PreRunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if length < 0 {
 				return fmt.Errorf("--for must not be negative, as %s is", length)
 			}
-			return nil
+			for flag, address := range at.byFlag() {
+				if _, _, err := net.SplitHostPort(*address); err != nil {
+					return fmt.Errorf("--%s: %q is no address; write host:port, such as %s", flag, *address, cmd.Flag(flag).DefValue)
+				}
+			}
+			as, err = findLikeness(like)
+			return err
 		},
 	}
 	flags := cmd.Flags()
@@ -46,10 +53,6 @@ func newDemoCommand() *cobra.Command {
 	flags.StringVar(&at.Admin, "admin", "127.0.0.1:9090", "address of the live page")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		out := cmd.OutOrStdout()
-		as, err := findLikeness(like)
-		if err != nil {
-			return err
-		}
 		ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 		defer stop()
 		d, err := newDemo(at, as, cmd.ErrOrStderr(), func(flag, address string) (net.Listener, error) {
@@ -99,18 +102,13 @@ func newDemo(at demoAddresses, as *likeness, stderr io.Writer, listen func(flag,
 			}
 		}
 	}()
-	for _, part := range []struct {
-		flag    string
-		address *string
-	}{
-		{"listen", &at.Proxy}, {"upstream", &at.Upstream}, {"admin", &at.Admin},
-	} {
-		l, err := listen(part.flag, *part.address)
+	for flag, address := range at.byFlag() {
+		l, err := listen(flag, *address)
 		if err != nil {
 			return nil, err
 		}
 		listeners = append(listeners, l)
-		*part.address = l.Addr().String()
+		*address = l.Addr().String()
 	}
 
 	text := demoConfig

@@ -16,8 +16,11 @@ const nearby = 20
 // but the default, it takes the next free port, and tells w so.
 func listenNear(w io.Writer, what, address string, chosen bool) (net.Listener, error) {
 	l, err := net.Listen("tcp", address)
-	if err == nil || chosen || !errors.Is(err, syscall.EADDRINUSE) {
-		return l, err
+	if err == nil {
+		return l, nil
+	}
+	if chosen || !errors.Is(err, syscall.EADDRINUSE) {
+		return nil, fmt.Errorf("%s: %w", what, err)
 	}
 	host, portText, err := net.SplitHostPort(address)
 	if err != nil {

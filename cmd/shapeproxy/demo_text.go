@@ -3,12 +3,21 @@ package main
 import (
 	"fmt"
 	"io"
+	"iter"
 
 	"github.com/shapeproxy/shapeproxy/internal/config"
 )
 
 // demoAddresses are the host:port on which the three parts of the demo listen.
 type demoAddresses struct{ Upstream, Proxy, Admin string }
+
+// byFlag are the addresses with the flags that they are set by, in the order in
+// which they are listened on.
+func (at *demoAddresses) byFlag() iter.Seq2[string, *string] {
+	return func(yield func(string, *string) bool) {
+		_ = yield("listen", &at.Proxy) && yield("upstream", &at.Upstream) && yield("admin", &at.Admin)
+	}
+}
 
 // lookup is the environment of the demo's configuration.
 func (at demoAddresses) lookup(name string) (string, bool) {

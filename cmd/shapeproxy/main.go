@@ -30,6 +30,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
+	refuseUnknown(root)
 	cmd, err := root.ExecuteC()
 	switch {
 	case err == nil:
@@ -72,6 +73,29 @@ func newRootCommand() (root *cobra.Command, began *bool) {
 		}
 	}
 	return root, began
+}
+
+// refuseUnknown adds cobra's own commands to root, whose output must be set, and
+// has them refuse what they do not know: by themselves they print a help for it
+// and are content.
+func refuseUnknown(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, cmd := range root.Commands() {
+		switch cmd.Name() {
+		case "help":
+			cmd.Args = func(_ *cobra.Command, args []string) error {
+				found, rest, err := root.Find(args)
+				if err == nil && len(rest) > 0 {
+					err = fmt.Errorf("unknown command %q for %q", rest[0], found.CommandPath())
+				}
+				return err
+			}
+		case "completion":
+			// Its Args refuse what is no shell, but of a command that runs only.
+			cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+		}
+	}
 }
 
 // commands are those below cmd, however deep.

@@ -20,12 +20,21 @@ func TestRunStatusAndStreams(t *testing.T) {
 		{"--help", exitOK, "A reverse proxy", ""},
 		{"help version", exitOK, "Print the version", ""},
 		{"completion bash", exitOK, "# bash completion", ""},
+		{"completion", exitOK, "Generate the autocompletion", ""},
+		{"completion tcsh", exitUsage, "", "shapeproxy: unknown command \"tcsh\" for \"shapeproxy completion\""},
+		{"help", exitOK, "A reverse proxy", ""},
+		{"help import nginx", exitOK, "Write a configuration", ""},
+		{"help nope", exitUsage, "", "shapeproxy: unknown command \"nope\" for \"shapeproxy\""},
+		{"help run nope", exitUsage, "", "shapeproxy: unknown command \"nope\" for \"shapeproxy run\""},
 		{"vresion", exitUsage, "", "shapeproxy: unknown command \"vresion\""},
 		{"version now", exitUsage, "", "shapeproxy: unknown command \"now\""},
 		{"demo --fro 10s", exitUsage, "", "shapeproxy: unknown flag: --fro\nRun \"shapeproxy demo --help\""},
 		{"demo --for ten", exitUsage, "", "shapeproxy: invalid argument \"ten\""},
 		{"demo --for -1s", exitUsage, "", "shapeproxy: --for must not be negative"},
-		{"demo --listen nowhere", exitError, "", "shapeproxy: "},
+		{"demo --listen 80", exitUsage, "", "shapeproxy: --listen: \"80\" is no address; write host:port, such as 127.0.0.1:8080\n"},
+		{"demo --admin nowhere", exitUsage, "", "shapeproxy: --admin: \"nowhere\" is no address; write host:port, such as 127.0.0.1:9090\n"},
+		{"demo --upstream 127.0.0.1:99999", exitError, "", "shapeproxy: --upstream: listen tcp: "},
+		{"demo --upstream-like nothing", exitUsage, "", "shapeproxy: --upstream-like"},
 	} {
 		var stdout, stderr bytes.Buffer
 		status := run(strings.Fields(tt.args), &stdout, &stderr)
