@@ -118,6 +118,7 @@ limits = ["login"]
 	b.Eval(`login(".refusals summary").click()`)
 	b.Eval(`login(".keys summary").click()`)
 	b.Until(`login(".refusals tbody").textContent.includes("limit/login")`)
+	b.Until(`login(".refusals .sum").textContent.includes("busiest keys")`)
 	b.Until(`login(".keys tbody").textContent.includes("0 of 5")`)
 	for _, scheme := range []string{"light", "dark"} {
 		b.Prefer(scheme)

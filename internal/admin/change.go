@@ -3,6 +3,7 @@ package admin
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"math"
@@ -20,14 +21,35 @@ const maxBody = 64 << 10
 // readObject reads a body that is one JSON object, with numbers as TOML would
 // have them; empty if there is no body.
 func readObject(w http.ResponseWriter, r *http.Request) (map[string]any, error) {
+	malformed := errors.New("the body is not one JSON object of at most 64 KiB")
 	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
 	d.UseNumber()
-	var fields map[string]any
-	switch err := d.Decode(&fields); {
-	case errors.Is(err, io.EOF):
+	begin, err := d.Token()
+	if errors.Is(err, io.EOF) {
 		return nil, nil
-	case err != nil:
-		return nil, errors.New("the body is not one JSON object of at most 64 KiB")
+	}
+	if begin != json.Delim('{') {
+		return nil, malformed
+	}
+	// Name by name, as the last of two with the same name would count unseen.
+	fields := make(map[string]any)
+	for d.More() {
+		token, err := d.Token()
+		name, ok := token.(string)
+		if err != nil || !ok {
+			return nil, malformed
+		}
+		if _, twice := fields[name]; twice {
+			return nil, fmt.Errorf("%.60q is there twice; send each field once", name)
+		}
+		var v any
+		if d.Decode(&v) != nil {
+			return nil, malformed
+		}
+		fields[name] = v
+	}
+	if _, err := d.Token(); err != nil {
+		return nil, malformed
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return nil, errors.New("something follows the JSON object in the body")

@@ -179,12 +179,14 @@ func (a *Admin) withKey(w http.ResponseWriter, name, named string, do func(l lim
 		a.answerLimit(w, name)
 		return
 	}
-	if words(l.Key) == "global" && named == "global" {
-		named = ""
-	}
-	key, ok := a.resolve(name, named)
-	if !ok {
-		writeError(w, http.StatusNotFound, "no key with this id is among the busiest; name it by its value")
+	key, ok := "", named == "global" || named == idOf("")
+	if words(l.Key) != "global" {
+		if key, ok = a.resolve(name, named); !ok {
+			writeError(w, http.StatusNotFound, "no key with this id is among the busiest; name it by its value")
+			return
+		}
+	} else if !ok {
+		writeError(w, http.StatusNotFound, "the limit counts all requests together, and its one key is global")
 		return
 	}
 	if err := do(l, key); err != nil {

@@ -138,6 +138,7 @@ export class Refusals extends Panel {
       new Date(r.t).toLocaleTimeString("en-GB"),
       (r.count > 1 ? `${whole(r.count)} × ` : "") + r.reason + (r.dry_run ? " (dry run)" : ""), r.route,
     ]]);
-    this.rows(rows, rows.length ? "" : "None since the start.");
+    const whose = this.card.limit.key === "global" ? "" : "Whose they were is not kept here: who is refused most is among the busiest keys, with little left; the access log names each client.";
+    this.rows(rows, rows.length ? whose : "None since the start.");
   }
 }
