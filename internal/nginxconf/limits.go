@@ -160,7 +160,8 @@ func (t *translator) status(s *scope, directive string) int {
 }
 
 // request translates one limit_req: NGINX's burst counts what is beyond the
-// first request.
+// first request, so that one without is a bucket that holds one, as ours is by
+// itself.
 func (t *translator) request(d *directive) (*limit, bool) {
 	d.used = true
 	var name string
@@ -189,7 +190,7 @@ func (t *translator) request(d *directive) (*limit, bool) {
 	l := &limit{name: named(name), zone: z}
 	switch {
 	case burst == 0:
-		l.algorithm, l.burst = "token-bucket", 1
+		l.algorithm = "leaky-bucket"
 	case nodelay || delay >= burst:
 		l.algorithm, l.burst = "token-bucket", burst+1
 	case delay > 0:

@@ -2,14 +2,19 @@ package nginxconf
 
 import (
 	"flag"
+	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/tufanbarisyildirim/gonginx/parser"
 
 	"github.com/shapeproxy/shapeproxy/internal/config"
+	"github.com/shapeproxy/shapeproxy/limiter"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -84,14 +89,14 @@ func translated(t *testing.T, text string) *Translation {
 // The table for NGINX users: burst counts what is beyond the first request.
 func TestBursts(t *testing.T) {
 	for args, want := range map[string]string{
-		"":                       "algorithm = \"token-bucket\"\nrate = \"2/s\"\nburst = 1\nkey",
+		"":                       "algorithm = \"leaky-bucket\"\nrate = \"2/s\"\nkey",
 		"burst=5":                "algorithm = \"leaky-bucket\"\nrate = \"2/s\"\nqueue = 5\nkey",
 		"burst=5 nodelay":        "algorithm = \"token-bucket\"\nrate = \"2/s\"\nburst = 6\nkey",
 		"burst=5 delay=3":        "algorithm = \"token-bucket\"\nrate = \"2/s\"\nburst = 4\nqueue = 2\nkey",
 		"burst=5 delay=5":        "algorithm = \"token-bucket\"\nrate = \"2/s\"\nburst = 6\nkey",
 		"burst=200":              "algorithm = \"leaky-bucket\"\nrate = \"2/s\"\nqueue = 200\nmax_wait = \"1m40s\"\nkey",
 		"burst=5 delay=0":        "algorithm = \"leaky-bucket\"\nrate = \"2/s\"\nqueue = 5\nkey",
-		"nodelay":                "algorithm = \"token-bucket\"\nrate = \"2/s\"\nburst = 1\nkey",
+		"nodelay":                "algorithm = \"leaky-bucket\"\nrate = \"2/s\"\nkey",
 		"burst=5 nodelay what=2": "algorithm = \"token-bucket\"\nrate = \"2/s\"\nburst = 6\nkey",
 	} {
 		got := translated(t, `http { limit_req_zone $remote_addr zone=a:1m rate=2r/s;
@@ -103,6 +108,51 @@ func TestBursts(t *testing.T) {
 			t.Errorf("%q: %q", args, got.Notes)
 		}
 		loads(t, got.TOML)
+	}
+}
+
+// TestDecidesAsNGINX: what NGINX refuses at once by its own arithmetic, in
+// thousandths of a request and whole milliseconds, the translation refuses at the
+// same instants, and nothing else.
+func TestDecidesAsNGINX(t *testing.T) {
+	for args, burst := range map[string]int64{"": 0, "nodelay": 0, "burst=1 nodelay": 1, "burst=5 nodelay": 5, "burst=3 delay=3": 3} {
+		for _, rate := range []int64{1, 2, 10, 50} {
+			toml := translated(t, fmt.Sprintf(`http { limit_req_zone $remote_addr zone=a:1m rate=%dr/s;
+				server { location / { limit_req zone=a %s; proxy_pass http://127.0.0.1:1; } } }`, rate, args)).TOML
+			c := loads(t, toml).Limits[0]
+			synctest.Test(t, func(t *testing.T) {
+				l, err := limiter.NewSingle(limiter.Policy{Name: c.Name, Algorithm: c.Algorithm, Rate: c.Rate, Burst: c.Burst})
+				if err != nil || c.Queue != 0 {
+					t.Fatalf("%v in\n%s", err, toml)
+				}
+				random := rand.New(rand.NewPCG(uint64(rate), uint64(burst)))
+				excess, last := int64(-1), time.Now()
+				passed := 0
+				for i := range 2000 {
+					// Often at the very instant at which a request may pass again.
+					gap := random.Int64N(1600 / rate)
+					if i%3 == 0 {
+						gap = random.Int64N(3) * 1000 / rate
+					}
+					time.Sleep(time.Duration(gap) * time.Millisecond)
+					next := int64(0)
+					if excess >= 0 {
+						next = max(0, excess-rate*time.Since(last).Milliseconds()+1000)
+					}
+					allowed := next <= burst*1000
+					if allowed {
+						excess, last = next, time.Now()
+						passed++
+					}
+					if got := l.Allow(); got != allowed {
+						t.Fatalf("limit_req %s at %dr/s: request %d passes: %t, NGINX says %t", args, rate, i, got, allowed)
+					}
+				}
+				if passed < 500 || passed > 1900 {
+					t.Errorf("limit_req %s at %dr/s: %d of 2000 passed, which tells little", args, rate, passed)
+				}
+			})
+		}
 	}
 }
 
