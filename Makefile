@@ -73,6 +73,10 @@ e2e: ## a real access log through the proxy to a real nginx, every request to ac
 	E2E=full go test -count=1 -v -p 1 ./bench/e2e ./bench/ledger
 	go test -count=1 -p 1 -run 'Browser|LivePage|Terminal' ./internal/admin ./cmd/shapeproxy
 
+.PHONY: fleet
+fleet: ## several proxies on one Redis: who is killed, what is restarted, and what is promised of it; figures
+	FLEET=full go test -count=1 -v -parallel 1 ./bench/fleet
+
 .PHONY: conformance
 conformance: ## suites that others wrote, with the proxy between: a line of result each
 	cd proxy && TORTURE=full go test -count=1 -run 'TestVarnishtest|TestTorture'

@@ -55,7 +55,7 @@ type letter struct {
 }
 
 func (b *bench) departuresAt(rate, n, rounds int, loaded bool) error {
-	up, err := record()
+	up, err := rig.Record()
 	if err != nil {
 		return err
 	}
@@ -125,7 +125,7 @@ upstream = "static"
 }
 
 // letGo sends one crowd, the first of which has that id.
-func (s *letter) letGo(up *recorder, rate, n, id int, loaded bool, stalls *ledger.Stalls) error {
+func (s *letter) letGo(up *rig.Recorder, rate, n, id int, loaded bool, stalls *ledger.Stalls) error {
 	c, err := connect(s.addr, n)
 	if err != nil {
 		return err
@@ -145,14 +145,14 @@ func (s *letter) letGo(up *recorder, rate, n, id int, loaded bool, stalls *ledge
 	if err := c.answers(time.Minute); err != nil {
 		return err
 	}
-	arrivals := up.take("crowd")
+	arrivals := up.Take("crowd")
 	if len(arrivals) != n {
 		return fmt.Errorf("%d of %d requests arrived", len(arrivals), n)
 	}
 	at := make([]time.Time, 0, n)
 	for _, a := range arrivals {
-		at = append(at, a.at)
-		s.read = append(s.read, milliseconds(a.read.Sub(a.at)))
+		at = append(at, a.At)
+		s.read = append(s.read, milliseconds(a.Read.Sub(a.At)))
 	}
 	off := gapErrors(at, rate)
 	s.off = append(s.off, off)
@@ -171,8 +171,8 @@ func (s *letter) letGo(up *recorder, rate, n, id int, loaded bool, stalls *ledge
 	}
 	at = at[:0]
 	for _, a := range arrivals {
-		at = append(at, departed[a.id])
-		s.onTheWay = append(s.onTheWay, milliseconds(a.at.Sub(departed[a.id])))
+		at = append(at, departed[a.ID])
+		s.onTheWay = append(s.onTheWay, milliseconds(a.At.Sub(departed[a.ID])))
 	}
 	slices.SortFunc(at, time.Time.Compare)
 	s.departed = append(s.departed, gapErrors(at, rate))

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 
@@ -98,8 +97,4 @@ func (c crowd) leave() {
 		conn.SetLinger(0)
 		conn.Close()
 	}
-}
-
-func sortArrivals(all []arrival) {
-	slices.SortFunc(all, func(a, b arrival) int { return a.at.Compare(b.at) })
 }

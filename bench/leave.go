@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"strconv"
 	"time"
+
+	"github.com/shapeproxy/shapeproxy/bench/rig"
 )
 
 const (
@@ -18,7 +20,7 @@ const (
 // leave fills a queue, has every second of those who wait leave, and looks how
 // many newcomers are taken in their places.
 func leave(b *bench, _ int) error {
-	up, err := record()
+	up, err := rig.Record()
 	if err != nil {
 		return err
 	}

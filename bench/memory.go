@@ -110,7 +110,7 @@ func (b *bench) blocking(string, int) (string, *rig.Process, error) {
 
 // memory compares how much a waiting request takes.
 func memory(b *bench, rounds int) error {
-	up, err := record()
+	up, err := rig.Record()
 	if err != nil {
 		return err
 	}
@@ -226,7 +226,7 @@ const watched = 20 * time.Second
 
 // idle compares what it costs to have many wait while ten leave each second.
 func idle(b *bench, rounds int) error {
-	up, err := record()
+	up, err := rig.Record()
 	if err != nil {
 		return err
 	}
@@ -249,7 +249,7 @@ func idle(b *bench, rounds int) error {
 	return nil
 }
 
-func (s *holder) hold(up *recorder) error {
+func (s *holder) hold(up *rig.Recorder) error {
 	addr, p, err := s.start(up.Addr().String(), 600)
 	if err != nil {
 		return err
@@ -261,7 +261,7 @@ func (s *holder) hold(up *recorder) error {
 	}
 	defer c.leave()
 	time.Sleep(3 * time.Second)
-	up.take("q")
+	up.Take("q")
 	before, err := p.CPU()
 	if err != nil {
 		return err
@@ -273,7 +273,7 @@ func (s *holder) hold(up *recorder) error {
 		return err
 	}
 	s.cpu = append(s.cpu, 100*float64(after-before)/float64(time.Since(began)))
-	if n, due := len(up.take("q")), 10*int(watched/time.Second); n < due*9/10 {
+	if n, due := len(up.Take("q")), 10*int(watched/time.Second); n < due*9/10 {
 		return fmt.Errorf("%d of %d left meanwhile", n, due)
 	}
 	return nil

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/shapeproxy/shapeproxy/bench/rig"
 	"github.com/shapeproxy/shapeproxy/internal/ledger"
 )
 
@@ -48,7 +49,7 @@ var slow = course{"m7", 7. / 60, "7/m", "7r/m"}
 // rate compares the long-run rate of a queue that is never empty with the one
 // configured.
 func rate(b *bench, rounds int) error {
-	up, err := record()
+	up, err := rig.Record()
 	if err != nil {
 		return err
 	}
@@ -90,7 +91,7 @@ limits = ["%[1]s"]
 	sides := []struct{ name, addr string }{{"shapeproxy", ours}, {"NGINX limit_req", nginx}}
 	type figures struct{ gross, net []float64 }
 	all := make(map[string]*figures)
-	note := func(side string, c course, at []arrival) {
+	note := func(side string, c course, at []rig.Arrival) {
 		f := all[side+c.name]
 		if f == nil {
 			f = new(figures)
@@ -111,7 +112,7 @@ limits = ["%[1]s"]
 				turn, end := context.WithTimeout(ctx, lasting)
 				keepUp(turn, s.addr, c.name, s.name, clients)
 				end()
-				at := up.take(c.name)
+				at := up.Take(c.name)
 				if len(at) < 2*settled {
 					cancel()
 					return fmt.Errorf("%s, %s: only %d requests arrived", s.name, c.ours, len(at))
@@ -122,9 +123,9 @@ limits = ["%[1]s"]
 	}
 	cancel()
 	slowOnes.Wait()
-	bySide := make(map[string][]arrival)
-	for _, a := range up.take(slow.name) {
-		side, _, _ := strings.Cut(a.id, "-")
+	bySide := make(map[string][]rig.Arrival)
+	for _, a := range up.Take(slow.name) {
+		side, _, _ := strings.Cut(a.ID, "-")
 		bySide[side] = append(bySide[side], a)
 	}
 	for _, s := range sides {
@@ -154,12 +155,12 @@ limits = ["%[1]s"]
 // errors is by how many percent the rate of the arrivals differs from the
 // course's; net takes out what was lost in gaps in which the machine stalled,
 // beyond the slack that a queue makes up for, and no more than it stalled.
-func (c course) errors(at []arrival, stalls *ledger.Stalls) (gross, net float64) {
-	took := at[len(at)-1].at.Sub(at[0].at)
+func (c course) errors(at []rig.Arrival, stalls *ledger.Stalls) (gross, net float64) {
+	took := at[len(at)-1].At.Sub(at[0].At)
 	interval := time.Duration(float64(time.Second) / c.perSecond)
 	var lost time.Duration
 	for k := 1; k < len(at); k++ {
-		from, to := at[k-1].at, at[k].at
+		from, to := at[k-1].At, at[k].At
 		if over := to.Sub(from) - interval - ledger.Notable; over > 0 {
 			lost += min(over, stalls.During(from, to))
 		}

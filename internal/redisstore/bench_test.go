@@ -146,59 +146,6 @@ func BenchmarkLatency(b *testing.B) {
 	}
 }
 
-// BenchmarkDeadStore has three proxies offer three times a limit of 100/s, burst
-// 100, for 10 s during which the server is dead. The limit lets 1100 pass.
-func BenchmarkDeadStore(b *testing.B) {
-	for b.Loop() {
-		server := redistest.Start(b)
-		var limits []*Limit
-		for range 3 {
-			s := New(Options{Address: []string{server.Address()}, Prefix: "bench", Timeout: 50 * time.Millisecond})
-			b.Cleanup(s.Close)
-			l, err := s.NewLimit(limiter.Policy{
-				Name: "l", Algorithm: limiter.TokenBucket, Rate: limiter.Rate{Count: 100, Per: time.Second}, Burst: 100,
-			}, Definition{Down: Local})
-			if err != nil {
-				b.Fatal(err)
-			}
-			limits = append(limits, l)
-		}
-		for slices.ContainsFunc(limits, func(l *Limit) bool { return l.store.Proxies() != 3 }) {
-			time.Sleep(50 * time.Millisecond)
-		}
-		var passed, late atomic.Int64
-		offer := func(count *atomic.Int64, during time.Duration) {
-			var all sync.WaitGroup
-			for _, l := range limits {
-				all.Go(func() {
-					tick := time.NewTicker(10 * time.Millisecond)
-					defer tick.Stop()
-					for began := time.Now(); time.Since(began) < during; <-tick.C {
-						all.Go(func() {
-							if l.ask("k").Allowed {
-								count.Add(1)
-							}
-						})
-					}
-				})
-			}
-			all.Wait()
-		}
-		server.Kill()
-		offer(&passed, 10*time.Second)
-		server.Restart()
-		began := time.Now()
-		for slices.ContainsFunc(limits, func(l *Limit) bool { return !l.store.Up() }) {
-			time.Sleep(time.Millisecond)
-		}
-		back := time.Since(began)
-		offer(&late, 10*time.Second)
-		b.ReportMetric(float64(passed.Load()), "passed-of-1100")
-		b.ReportMetric(float64(late.Load()), "passed-after-return-of-1100")
-		b.ReportMetric(float64(back.Milliseconds()), "back-after-ms")
-	}
-}
-
 // BenchmarkServerMemory is what a key takes of the server's memory, of a hundred
 // thousand (logs: a thousand with 100 entries each).
 func BenchmarkServerMemory(b *testing.B) {

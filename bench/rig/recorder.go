@@ -1,12 +1,11 @@
-//go:build linux
-
-package main
+package rig
 
 import (
 	"bytes"
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -16,28 +15,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A recorder is an upstream that answers 200 at once and notes when each
+// A Recorder is an upstream that answers 200 at once and notes when each
 // request came. Targets have the form /QUEUE/ID.
 //
 // The instants are the kernel's: it stamps what a socket receives
 // (SO_TIMESTAMPNS, socket(7)), so that they tell nothing of how long this
 // process, or another that has the processor, took to look at it.
-type recorder struct {
+type Recorder struct {
 	net.Listener
 	mu       sync.Mutex
-	arrivals map[string][]arrival // by queue
+	arrivals map[string][]Arrival // by queue
 }
 
-// An arrival is one request at the upstream.
-type arrival struct {
-	id   string
-	at   time.Time // when the last of its head came
-	read time.Time // when this process had read it
+// An Arrival is one request at the upstream.
+type Arrival struct {
+	ID   string
+	At   time.Time // when the last of its head came
+	Read time.Time // when this process had read it
 }
 
 const answer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
-func record() (*recorder, error) {
+// Record starts a Recorder on a free port, to be ended with Close.
+func Record() (*Recorder, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
@@ -54,7 +54,7 @@ func record() (*recorder, error) {
 	}); err != nil || failed != nil {
 		return nil, fmt.Errorf("SO_TIMESTAMPNS: %v %v", err, failed)
 	}
-	r := &recorder{Listener: l, arrivals: make(map[string][]arrival)}
+	r := &Recorder{Listener: l, arrivals: make(map[string][]Arrival)}
 	go func() {
 		for {
 			conn, err := l.Accept()
@@ -67,18 +67,18 @@ func record() (*recorder, error) {
 	return r, nil
 }
 
-// take returns what has come through the queue since it was last called, the
+// Take returns what has come through the queue since it was last called, the
 // earliest first.
-func (r *recorder) take(queue string) []arrival {
+func (r *Recorder) Take(queue string) []Arrival {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	all := r.arrivals[queue]
 	delete(r.arrivals, queue)
-	sortArrivals(all)
+	slices.SortFunc(all, func(a, b Arrival) int { return a.At.Compare(b.At) })
 	return all
 }
 
-func (r *recorder) serve(conn *net.TCPConn) {
+func (r *Recorder) serve(conn *net.TCPConn) {
 	defer conn.Close()
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -103,7 +103,7 @@ func (r *recorder) serve(conn *net.TCPConn) {
 		if fields := strings.Fields(line); len(fields) == 3 {
 			if queue, id, ok := strings.Cut(strings.TrimPrefix(fields[1], "/"), "/"); ok {
 				r.mu.Lock()
-				r.arrivals[queue] = append(r.arrivals[queue], arrival{id, at, now})
+				r.arrivals[queue] = append(r.arrivals[queue], Arrival{id, at, now})
 				r.mu.Unlock()
 			}
 		}
