@@ -100,6 +100,9 @@ type node struct {
 // all. Whatever departs goes to a Recorder, unless there is another upstream.
 func raise(t *testing.T, n int, limit string, upstream ...string) *fleet {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("takes seconds of real time")
+	}
 	f := &fleet{t: t, server: redistest.Start(t)}
 	var err error
 	if f.up, err = rig.Record(); err != nil {
