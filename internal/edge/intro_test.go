@@ -14,7 +14,7 @@ import (
 func everybody(netip.Addr) bool { return true }
 
 // header is one of the PROXY protocol.
-func header(t *testing.T, version byte, source string) string {
+func header(t testing.TB, version byte, source string) string {
 	t.Helper()
 	ap := netip.MustParseAddrPort(source)
 	h := proxyproto.HeaderProxyFromAddrs(version, net.TCPAddrFromAddrPort(ap), net.TCPAddrFromAddrPort(ap))
