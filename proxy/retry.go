@@ -52,33 +52,32 @@ const (
 
 // A budget bounds the retries of an upstream to a tenth of the requests, so that
 // they are never what keeps it overloaded: as the retry budgets of Finagle and
-// Linkerd, and the throttling of gRPC (A6). What is not used adds up to 100, and
-// there are 10 to begin with.
-type budget struct{ debt atomic.Int64 } // in tenths of a retry
+// Linkerd, and the throttling of gRPC (A6). What is not used adds up to a hundred,
+// which is there to begin with.
+type budget struct{ spent atomic.Int64 } // in tenths of a retry
 
 const (
-	retryCost   = 10
-	budgetFirst = 10 * retryCost
-	budgetMost  = 100 * retryCost
+	retryCost  = 10
+	budgetMost = 100 * retryCost
 )
 
 // earn counts a request.
 func (b *budget) earn() {
-	if b.debt.Load() > budgetFirst-budgetMost {
-		b.debt.Add(-1)
+	if b.spent.Load() > 0 {
+		b.spent.Add(-1)
 	}
 }
 
 // spend takes a retry, if there is one left.
 func (b *budget) spend() bool {
-	if b.debt.Add(retryCost) > budgetFirst {
-		b.debt.Add(-retryCost)
+	if b.spent.Add(retryCost) > budgetMost {
+		b.spent.Add(-retryCost)
 		return false
 	}
 	return true
 }
 
-func (b *budget) giveBack() { b.debt.Add(-retryCost) }
+func (b *budget) giveBack() { b.spent.Add(-retryCost) }
 
 // mayRepeat reports whether the request may be sent more than once (RFC 9110,
 // section 9.2.2).

@@ -35,19 +35,21 @@ type AutoRate struct {
 	grown       float64 // seconds of use since then
 	turn        float64 // K, in seconds
 	used        int64   // the last departure of one that had waited
-	lowered     int64   // when the last decrease was
+	lowered     int64   // when the last decrease was, and the rest after it over
 	settled     int64   // who leaves from then on does so at the rate since
-	falls       int     // decreases that followed each other closely
+	falls       int64   // decreases that followed each other closely
 }
 
 // The shape of the search.
 const (
-	backOff     = 0.9 // of the rate, at a decrease
-	fallOff     = 0.7 // at one that follows within a second, as the limit has fallen
-	leastTurn   = 3.0 // seconds from a decrease until the rate is tried again
-	turnDepth   = 60  // requests that at least lie between; or slow upstreams would throttle a large share
-	accelerated = 3.0 // how much faster it rises above the rate that was too much
+	backOff     = 0.9  // of the rate, at a decrease
+	fallOff     = 0.5  // at one that follows within a second, as the limit has fallen
+	leastTurn   = 4.0  // seconds from a decrease until the rate is tried again
+	turnDepth   = 70   // requests that at least lie between; or slow upstreams would throttle a large share
+	accelerated = 12.0 // how much faster it rises above the rate that was too much
 	closely     = int64(time.Second)
+	restTurns   = int64(2) // that pass unused at the second decrease of those, and twice as many at each further one
+	restMost    = 64       // at any
 )
 
 // NewAutoRate searches between two rates, from the lower one up.
@@ -128,14 +130,19 @@ func (a *AutoRate) rateAfter() float64 {
 // Throttled notes that a request was throttled which had left at sent. All that were under way at a
 // decrease, and the next one, which followed at the old distance, tell of the
 // rate before.
-func (a *AutoRate) Throttled(now, sent int64) {
+//
+// The upstream has nothing left then, and at a rate near its limit has nothing
+// for a while, so that what it refused would be refused again, until that may be
+// sent no more. So rest turns are to pass unused: one, and more where it is the
+// limit that has fallen.
+func (a *AutoRate) Throttled(now, sent int64) (rest int64) {
 	if sent < a.settled {
-		return
+		return 0
 	}
 	if a.rate <= a.least {
 		a.before = 0
 		a.settled = now + int64(float64(time.Second)/a.rate)
-		return
+		return 0
 	}
 	if a.lowered != math.MinInt64 && now-a.lowered < closely {
 		a.falls++
@@ -145,6 +152,27 @@ func (a *AutoRate) Throttled(now, sent int64) {
 	a.before = a.rate
 	a.rate = max(a.least, a.rate*a.rateAfter())
 	a.turn = max(leastTurn, turnDepth/a.before)
-	a.grown, a.lowered = 0, now
-	a.settled = now + int64(float64(time.Second)/a.rate)
+	rest = 1
+	if a.falls > 1 {
+		rest = min(restTurns<<min(a.falls-2, 8), restMost)
+	}
+	turn := float64(time.Second) / a.rate
+	a.grown, a.lowered = 0, now+int64(float64(rest)*turn)
+	a.settled = now + int64(turn)
+	return rest
+}
+
+// Sooner is how long that may take which takes d at the rate for now: less, while
+// the rate still doubles.
+func (a *AutoRate) Sooner(d time.Duration) time.Duration {
+	if a.before != 0 || a.rate >= a.most {
+		return d
+	}
+	seconds, times := d.Seconds(), a.most/a.rate
+	takes := math.Log2(1 + seconds*math.Ln2)
+	if doubling := (times - 1) / math.Ln2; seconds > doubling {
+		takes = math.Log2(times) + (seconds-doubling)/times
+	}
+	takes += 2 / a.rate // a turn counts when the next one leaves
+	return min(d, time.Duration(takes*float64(time.Second)))
 }

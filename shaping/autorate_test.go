@@ -44,6 +44,7 @@ func overload(random *rand.Rand, m *model, least, most limiter.Rate, lasts time.
 	var trace []float64 // each 100 ms
 	var capacity float64
 	const warm = int64(30 * time.Second)
+	rest := int64(0) // turns that pass unused
 	for now := int64(1); now < int64(lasts); {
 		next := now + int64(float64(time.Second)/perSecond(a.Rate()))
 		// Answers until the next departure, in order.
@@ -60,7 +61,7 @@ func overload(random *rand.Rand, m *model, least, most limiter.Rate, lasts time.
 			f := flying[i]
 			flying = append(flying[:i], flying[i+1:]...)
 			if !f.ok {
-				a.Throttled(f.at, f.sent)
+				rest = max(rest, a.Throttled(f.at, f.sent))
 			}
 		}
 		for int64(len(trace))*int64(100*time.Millisecond) < next {
@@ -70,6 +71,10 @@ func overload(random *rand.Rand, m *model, least, most limiter.Rate, lasts time.
 			capacity += m.limit(next) * time.Duration(next-max(now, warm)).Seconds()
 		}
 		now = next
+		if rest > 0 {
+			rest--
+			continue
+		}
 		a.Left(now, 1)
 		ok := m.take(now)
 		flying = append(flying, answer{now + int64(20+random.IntN(60))*int64(time.Millisecond), now, ok})
@@ -123,5 +128,41 @@ func TestAutoRateFindsAndFollows(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// After a decrease that follows another closely, turns pass unused, twice as many
+// each time; and a search that nothing has stopped so far is foreseen to go on.
+func TestAutoRateRestsAndForesees(t *testing.T) {
+	a := NewAutoRate(perS(1), perS(64))
+	for _, tt := range []struct{ takes, least, most time.Duration }{
+		{0, 0, 0},
+		{time.Second / 2, time.Second / 2, time.Second / 2},
+		{30 * time.Second, 6 * time.Second, 7 * time.Second},                 // 2^t = 1 + 30 ln 2, and two turns
+		{1000 * time.Second, 21 * time.Second, 23 * time.Second},             // of which 91 go by until it is the highest
+		{1 << 62, (1 << 62) / 64, (1<<62)/64 + time.Duration(9*time.Second)}, // no overflow
+	} {
+		if got := a.Sooner(tt.takes); got < tt.least || got > tt.most {
+			t.Errorf("what takes %v takes %v, want %v to %v", tt.takes, got, tt.least, tt.most)
+		}
+	}
+	a.start(perS(60))
+	now, want := int64(time.Second), []int64{1, 2, 4, 8, 16, 32, 64, 64}
+	for i, w := range want {
+		a.rate = 60
+		if got := a.Throttled(now, now); got != w {
+			t.Errorf("%d turns pass unused at decrease %d, want %d", got, i+1, w)
+		}
+		if got := a.Throttled(now, now); got != 0 {
+			t.Errorf("%d more for one that was under way", got)
+		}
+		if got := a.Sooner(time.Hour); got != time.Hour {
+			t.Errorf("what takes an hour takes %v, at a rate that is known to be near the highest", got)
+		}
+		now = a.lowered + closely/2
+	}
+	a.rate = 60
+	if got := a.Throttled(now+closely, now+closely); got != 1 {
+		t.Errorf("%d turns pass unused long after", got)
 	}
 }

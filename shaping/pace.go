@@ -164,6 +164,13 @@ func (p *Pace) passedOver(now, cost int64) {
 	p.ready = max(p.ready, min(now, p.Due(now, cost)))
 }
 
+// Rest lets n turns pass in which nobody leaves.
+func (p *Pace) Rest(now, n int64) {
+	if n > 0 && p.rated() {
+		p.pass(now, n)
+	}
+}
+
 // Done gives a place back. Each request that left does it once.
 func (p *Pace) Done(now int64) {
 	if p.places > 0 && p.taken == p.places {

@@ -79,6 +79,15 @@ func (s *search) adopt(t Terms, rate limiter.Rate, places int) *search {
 	return next
 }
 
+// sooner is how long that may take which takes d by what was found, of which
+// nothing can be said for held.
+func (s *search) sooner(d, held time.Duration) time.Duration {
+	if s == nil || s.rate == nil || d <= held {
+		return d
+	}
+	return held + s.rate.Sooner(d-held)
+}
+
 // use notes a departure.
 func (s *search) use(now int64) {
 	if s != nil {
@@ -109,13 +118,15 @@ func (l *Line[T]) Learn(now, left int64, a limiter.Answer) {
 		return
 	}
 	l.settle(now)
+	rest := int64(0)
 	if s.rate != nil && a.Throttled {
-		s.rate.Throttled(now, left)
+		rest = s.rate.Throttled(now, left)
 	}
 	if s.places != nil {
 		s.places.Done(now, left, a.Latency, l.pace.Taken(), a.Throttled || a.Late)
 	}
 	l.follow(now)
+	l.pace.Rest(now, rest)
 }
 
 // follow makes what the search has found the pace's.

@@ -3,6 +3,7 @@ package shaping_test
 import (
 	"math"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -86,6 +87,43 @@ func TestSearchForRate(t *testing.T) {
 		}
 		synctest.Wait()
 		time.Sleep(time.Second)
+	})
+}
+
+// Who comes when the search has just begun is not refused for a wait that will
+// not be; who would wait too long even if the rate doubles on and on, is.
+func TestSearchForRateForeseesItsRise(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := searching("1/s", "100/s")
+		p.MaxWait = 9 * time.Second
+		s, err := shaping.New(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var refused, left atomic.Int64
+		for range 400 {
+			go func() {
+				g, err := s.Acquire(t.Context(), shaping.Request{})
+				if err != nil {
+					t.Error(err)
+				}
+				defer g.Release()
+				switch {
+				case g.Allowed:
+					left.Add(1)
+				case g.Waited > 0 || g.Reason != limiter.ReasonMaxWait:
+					t.Errorf("refused with %q after %v", g.Reason, g.Waited)
+				default:
+					refused.Add(1)
+				}
+			}()
+			synctest.Wait()
+		}
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if n := left.Load(); n < 150 || refused.Load() != 400-n {
+			t.Errorf("%d have left, %d were refused", n, refused.Load())
+		}
 	})
 }
 

@@ -70,7 +70,8 @@ func (l *Line[T]) look(now int64, e Entrant) (v Verdict, before int64) {
 		barred, theirs, _ := l.barred(now)
 		v.Ahead, before = min(v.Ahead, l.queue.Len()-barred), min(before, l.queue.Cost()-theirs)
 	}
-	v.Queued, v.Wait = true, l.wait(now, e, before, cost)
+	v.Queued = true
+	v.Wait = l.search.sooner(l.wait(now, e, before, cost), l.held(now, shut))
 	if !back && l.sheds(now, e.Class) {
 		// When all have left who wait now, it need not wait.
 		return Verdict{Reason: limiter.ReasonMaxWait, RetryAfter: max(1, l.wait(now, e, all, cost))}, before
@@ -110,6 +111,18 @@ func (l *Line[T]) look(now int64, e Entrant) (v Verdict, before int64) {
 		v.RetryAfter = max(v.RetryAfter, 1)
 	}
 	return v, before
+}
+
+// held is how long nobody leaves who may not pass before shut, which may be
+// Endless.
+func (l *Line[T]) held(now, shut int64) time.Duration {
+	until := now
+	for _, at := range [...]int64{shut, l.pace.Paused(now)} {
+		if at != Endless {
+			until = max(until, at)
+		}
+	}
+	return time.Duration(until - now)
 }
 
 // places is how many may stand in the queue: those who wait, and where departures
