@@ -89,8 +89,8 @@ func echoes(t *testing.T) string {
 	}))
 }
 
-// TestS17EarlyBytes: what comes right behind the handshake is delivered first
-// and in order; bytes and turns are counted once.
+// TestS17EarlyBytes: what comes right behind the handshake, or in one packet with
+// it (N40), is delivered first and in order; bytes and turns are counted once.
 func TestS17EarlyBytes(t *testing.T) {
 	turns := &turnstile{}
 	r := limited(route("/", echoes(t)), turns)
@@ -157,7 +157,7 @@ func TestN41NoSwitch(t *testing.T) {
 }
 
 // TestCase56WebSocketEcho: a WebSocket works through log, metrics and limit,
-// with messages of all sizes (hyperledger-firefly/firefly #370).
+// with messages of all sizes (hyperledger-firefly/firefly #370, N39).
 func TestCase56WebSocketEcho(t *testing.T) {
 	addr := upstreamHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c, err := websocket.Accept(w, r, nil)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/ecdsa"
@@ -96,6 +97,29 @@ func TestStopTellsTheRest(t *testing.T) {
 	}
 }
 
+// N38: clients that take nothing of their answers, or send nothing more of their
+// bodies, are cut when shutdown_timeout is over, and the process ends.
+func TestStopCutsStalledClients(t *testing.T) {
+	up := serveUpstream(t, func(w http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body)
+		for r.Context().Err() == nil {
+			if _, err := w.Write(make([]byte, 64<<10)); err != nil {
+				return
+			}
+		}
+	})
+	p := start(t, strings.NewReplacer("30s", "200ms", "20/s", "1000/s").Replace(configOf(up, "")))
+	for _, send := range []string{"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nhalf"} {
+		dialled(t, p.addr, send)
+	}
+	p.metric(t, `shapeproxy_upstream_in_flight{upstream="u"} 2`)
+	p.signal(t, syscall.SIGTERM)
+	if code := p.exit(t); code != 0 {
+		t.Errorf("exit status %d\n%s", code, p.logged())
+	}
+	p.logs(t, "reason=shutdown")
+}
+
 func TestSecondSignalEndsAtOnce(t *testing.T) {
 	hang := make(chan struct{})
 	defer close(hang)
@@ -149,6 +173,28 @@ func TestReload(t *testing.T) {
 	p.waitLog(t, "server.listen has changed")
 	if r := get(t, "http://"+p.addr+"/"); r.status != 200 || r.body != "" {
 		t.Errorf("status %d, header %q", r.status, r.body)
+	}
+}
+
+// H6: no connection fails, neither while the configuration is loaded again and
+// again nor right behind.
+func TestConnectionsAcrossReloads(t *testing.T) {
+	up := serveUpstream(t, func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "hello") })
+	p := start(t, strings.Replace(configOf(up, ""), "20/s", "10000/s", 1))
+	for i := range 200 {
+		if i < 150 && i%10 == 0 {
+			p.signal(t, syscall.SIGHUP)
+		}
+		if i == 150 {
+			p.waitLog(t, "configuration reloaded")
+		}
+		res, err := http.ReadResponse(bufio.NewReader(dialled(t, p.addr, "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")), nil)
+		if err != nil {
+			t.Fatalf("connection %d: %v", i, err)
+		}
+		if body, err := io.ReadAll(res.Body); res.StatusCode != 200 || string(body) != "hello" || err != nil {
+			t.Fatalf("connection %d: %d %q, %v", i, res.StatusCode, body, err)
+		}
 	}
 }
 
