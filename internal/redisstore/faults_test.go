@@ -184,30 +184,32 @@ func TestRefusalsAreKnown(t *testing.T) {
 	}
 }
 
+// faults are what a server can suffer.
+var faults = map[string]struct {
+	breakIt, mend func(*redistest.Server)
+}{
+	"killed": {(*redistest.Server).Kill, (*redistest.Server).Restart},
+	"frozen": {(*redistest.Server).Freeze, (*redistest.Server).Thaw},
+	"password": {
+		func(s *redistest.Server) { s.RestartWith("--requirepass", "other") },
+		func(s *redistest.Server) { s.RestartWith("--requirepass", "") },
+	},
+	"read-only": {
+		func(s *redistest.Server) { s.Must("REPLICAOF", "127.0.0.1", "1") },
+		func(s *redistest.Server) { s.Must("REPLICAOF", "NO", "ONE") },
+	},
+	"out of memory": {
+		func(s *redistest.Server) { s.Must("CONFIG", "SET", "maxmemory", "1") },
+		func(s *redistest.Server) { s.Must("CONFIG", "SET", "maxmemory", "0") },
+	},
+}
+
 // TestCase43_StoreDown (Kong/kong #2382, traefik/traefik #12091): a server that is
 // killed, frozen, or refuses the password costs no request more than the
 // timeout; each limit does what it is to do, with one line a change.
 func TestCase43_StoreDown(t *testing.T) { redistest.Each(t, storeDown) }
 
 func storeDown(t *testing.T, engine redistest.Engine) {
-	faults := map[string]struct {
-		breakIt, mend func(*redistest.Server)
-	}{
-		"killed": {(*redistest.Server).Kill, (*redistest.Server).Restart},
-		"frozen": {(*redistest.Server).Freeze, (*redistest.Server).Thaw},
-		"password": {
-			func(s *redistest.Server) { s.RestartWith("--requirepass", "other") },
-			func(s *redistest.Server) { s.RestartWith("--requirepass", "") },
-		},
-		"read-only": {
-			func(s *redistest.Server) { s.Must("REPLICAOF", "127.0.0.1", "1") },
-			func(s *redistest.Server) { s.Must("REPLICAOF", "NO", "ONE") },
-		},
-		"out of memory": {
-			func(s *redistest.Server) { s.Must("CONFIG", "SET", "maxmemory", "1") },
-			func(s *redistest.Server) { s.Must("CONFIG", "SET", "maxmemory", "0") },
-		},
-	}
 	for name, fault := range faults {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

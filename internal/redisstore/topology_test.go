@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"sync"
@@ -93,7 +94,7 @@ func cluster(t *testing.T, engine redistest.Engine) {
 
 // TestSentinelFailover kills the master under load: requests are decided all the
 // same, within the bound, by store_down until the replica has taken over, and
-// then by it.
+// then by it; and a queue goes on at its rate.
 func TestSentinelFailover(t *testing.T) { redistest.Each(t, sentinelFailover) }
 
 func sentinelFailover(t *testing.T, engine redistest.Engine) {
@@ -107,6 +108,13 @@ func sentinelFailover(t *testing.T, engine redistest.Engine) {
 		t.Fatalf("%d of 100 passed", n)
 	}
 	await(t, "the replica has it", func() bool { return trio.Replica.Must("DBSIZE") == trio.Master.Must("DBSIZE") })
+
+	queue := s.crew(t, hundred(100), Local)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var waiting sync.WaitGroup
+	queue.overload(ctx, &waiting, 20)
+	await(t, "many have gone", func() bool { return queue.count() > 20 })
 
 	stop := make(chan struct{})
 	var load sync.WaitGroup
@@ -137,7 +145,19 @@ func sentinelFailover(t *testing.T, engine redistest.Engine) {
 		role, _ := trio.Replica.Do("ROLE") // a server that changes its role ends connections
 		return strings.HasPrefix(role, "master")
 	})
+	alone := queue.count()
 	await(t, "it is found", s.Up)
+	began := time.Now()
+	await(t, "the queue goes on by it", func() bool {
+		return queue.since(began) > 40 && strings.Contains(trio.Replica.Must("KEYS", "*:q:q"), ":q")
+	})
+	cancel()
+	waiting.Wait()
+	if alone < 40 {
+		t.Errorf("%d had gone when the replica took over", alone)
+	}
+	// Twice what it held: when it was lost, and when it was found.
+	within(t, 10*time.Millisecond, stall, 3+2*3, queue)
 	close(stop)
 	load.Wait()
 	if failed.Load() > 0 || asked.Load() == 0 {
