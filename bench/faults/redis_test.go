@@ -32,7 +32,7 @@ func TestStoreFaults(t *testing.T) {
 		stream     string
 		attributes map[string]any
 	}{
-		{"latency", "latency", "downstream", map[string]any{"latency": 1000}},
+		{"latency", "latency", "downstream", map[string]any{"latency": 300}},
 		{"answers are swallowed", "timeout", "downstream", map[string]any{"timeout": 0}},
 		{"requests are swallowed", "timeout", "upstream", map[string]any{"timeout": 0}},
 		{"resets", "reset_peer", "downstream", map[string]any{"timeout": 0}},

@@ -131,16 +131,9 @@ func raise(t *testing.T, n int, limit string, upstream ...string) *fleet {
 	}
 	f.stalls = ledger.New().Watch(f.nodes[0].process.Cmd.Process.Pid)
 	t.Cleanup(f.stalls.Stop)
-	f.until("each proxy has been there", func() bool { return f.server.Must("ZCARD", members) == strconv.Itoa(n) })
+	f.until("each proxy has been there", func() bool { return f.server.AllSince(members, n, time.Time{}) })
 	all := time.Now()
-	f.until("each has been there again, and so knows of the others", func() bool {
-		words := strings.Fields(f.server.Must("ZRANGE", members, "0", "0", "WITHSCORES"))
-		if len(words) != 2 {
-			return false
-		}
-		first, _ := strconv.ParseFloat(words[1], 64)
-		return int64(first) > all.UnixMicro()
-	})
+	f.until("each has been there again, and so knows of the others", func() bool { return f.server.AllSince(members, n, all) })
 	return f
 }
 

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -102,10 +103,17 @@ func (p *Process) Kill() error {
 	return nil
 }
 
-// Build compiles the package into dir and returns the program's path.
+// Build compiles a package of this module into dir and returns the program's path.
+// It may be asked by a test in another module.
 func Build(dir, pkg string) (string, error) {
+	root, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/shapeproxy/shapeproxy").Output()
+	if err != nil {
+		return "", fmt.Errorf("go list -m: %w", err)
+	}
 	program := filepath.Join(dir, filepath.Base(pkg))
-	out, err := exec.Command("go", "build", "-o", program, pkg).CombinedOutput()
+	build := exec.Command("go", "build", "-o", program, pkg)
+	build.Dir = strings.TrimSpace(string(root))
+	out, err := build.CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("go build %s: %w\n%s", pkg, err, out)
 	}

@@ -3,8 +3,10 @@
 -- of the others has said of who waits there. That is in KEYS[2]; it says ARGV[3].
 local time = redis.call('TIME')
 local now, quiet = tonumber(time[1]) * 1000000 + tonumber(time[2]), tonumber(ARGV[2])
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', now - quiet))
+-- First, as a server that is full refuses it: once a script has written something,
+-- be it that nothing was to be removed, it may write on.
 redis.call('ZADD', KEYS[1], string.format('%.0f', now), ARGV[1])
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', now - quiet))
 redis.call('PEXPIRE', KEYS[1], string.format('%.0f', quiet / 1000))
 
 local answer = { now, redis.call('ZCARD', KEYS[1]) }

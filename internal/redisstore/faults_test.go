@@ -264,6 +264,16 @@ func storeDown(t *testing.T, engine redistest.Engine) {
 				t.Errorf("local: %d more passed a limit of 5 of which 3 were used", n)
 			}
 			await(t, "there is one line about it", func() bool { return log.count("level=ERROR") == 1 })
+			// And no more while it lasts: no probe is answered as if all were well.
+			for began := time.Now(); time.Since(began) < 3*probeEvery; time.Sleep(10 * time.Millisecond) {
+				closed.ask("x")
+				if s.Up() {
+					t.Fatal("the store is found though nothing was mended")
+				}
+			}
+			if n := log.count("level=ERROR"); n != 1 {
+				t.Errorf("%d lines about it", n)
+			}
 			fault.mend(server)
 			await(t, "the store is found again", s.Up)
 			await(t, "there is one line about its return", func() bool { return log.count("the store answers again") == 1 })

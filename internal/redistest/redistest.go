@@ -166,6 +166,18 @@ func (s *Server) Must(command ...string) string {
 	return answer
 }
 
+// AllSince reports whether the sorted set has n members, the scores of all of which
+// are microseconds after an instant.
+func (s *Server) AllSince(set string, n int, at time.Time) bool {
+	s.tb.Helper()
+	words := strings.Fields(s.Must("ZRANGE", set, "0", "-1", "WITHSCORES"))
+	if len(words) != 2*n {
+		return false
+	}
+	least, err := strconv.ParseFloat(words[1], 64)
+	return err == nil && int64(least) > at.UnixMicro()
+}
+
 // Do runs one command on a connection of its own. The answer is its text, items
 // of a list one a line; an answer that is an error is both.
 func (s *Server) Do(command ...string) (string, error) {
