@@ -130,7 +130,14 @@ func (a *Admin) serve(w http.ResponseWriter, r *http.Request) {
 			continue
 		}
 		if r.Method == e.method || r.Method == http.MethodHead && e.method == http.MethodGet {
-			e.serve(a, w, r, name, key)
+			var l limitJSON
+			if name != "" {
+				if l, ok = a.limit(name); !ok {
+					noLimit(w)
+					return
+				}
+			}
+			e.serve(a, w, r, l, key)
 			return
 		}
 		if allow = append(allow, e.method); e.method == http.MethodGet {
@@ -156,16 +163,16 @@ func (a *Admin) serve(w http.ResponseWriter, r *http.Request) {
 	writeError(w, http.StatusMethodNotAllowed, "this path takes "+strings.Join(allow, ", "))
 }
 
-// An endpoint is one call. In its path, {name} is one segment and {key} at the
-// end all that follows.
+// An endpoint is one call. In its path, {name} is one segment, which names a limit
+// that there is, and {key} at the end all that follows.
 type endpoint struct {
 	method, path string
-	serve        func(a *Admin, w http.ResponseWriter, r *http.Request, name, key string)
+	serve        func(a *Admin, w http.ResponseWriter, r *http.Request, l limitJSON, key string)
 }
 
 // plain is for what takes nothing from its path.
-func plain(f func(*Admin, http.ResponseWriter, *http.Request)) func(*Admin, http.ResponseWriter, *http.Request, string, string) {
-	return func(a *Admin, w http.ResponseWriter, r *http.Request, _, _ string) { f(a, w, r) }
+func plain(f func(*Admin, http.ResponseWriter, *http.Request)) func(*Admin, http.ResponseWriter, *http.Request, limitJSON, string) {
+	return func(a *Admin, w http.ResponseWriter, r *http.Request, _ limitJSON, _ string) { f(a, w, r) }
 }
 
 var endpoints = []endpoint{

@@ -157,17 +157,21 @@ func (a *Admin) limit(name string) (limitJSON, bool) {
 	return limitJSON{}, false
 }
 
-// answerLimit answers with one limit, or that there is none.
-func (a *Admin) answerLimit(w http.ResponseWriter, name string) {
-	if l, ok := a.limit(name); ok {
-		writeJSON(w, http.StatusOK, l)
-		return
-	}
+func noLimit(w http.ResponseWriter) {
 	writeError(w, http.StatusNotFound, "there is no limit of this name; GET /api/limits lists them")
 }
 
-func (a *Admin) getLimit(w http.ResponseWriter, _ *http.Request, name, _ string) {
-	a.answerLimit(w, name)
+// answerChanged answers with a limit as it is now, if it still is.
+func (a *Admin) answerChanged(w http.ResponseWriter, name string) {
+	if l, ok := a.limit(name); ok {
+		writeJSON(w, http.StatusOK, l)
+	} else {
+		noLimit(w)
+	}
+}
+
+func (a *Admin) getLimit(w http.ResponseWriter, _ *http.Request, l limitJSON, _ string) {
+	writeJSON(w, http.StatusOK, l)
 }
 
 func (a *Admin) postReload(w http.ResponseWriter, r *http.Request) {

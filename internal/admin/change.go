@@ -71,14 +71,10 @@ func readObject(w http.ResponseWriter, r *http.Request) (map[string]any, error) 
 }
 
 // patchLimit changes a limit that runs.
-func (a *Admin) patchLimit(w http.ResponseWriter, r *http.Request, name, _ string) {
+func (a *Admin) patchLimit(w http.ResponseWriter, r *http.Request, l limitJSON, _ string) {
 	fields, err := readObject(w, r)
 	if err != nil {
 		writeError(w, http.StatusBadRequest, err.Error())
-		return
-	}
-	if _, ok := a.limit(name); !ok {
-		a.answerLimit(w, name)
 		return
 	}
 	if len(fields) == 0 {
@@ -86,19 +82,19 @@ func (a *Admin) patchLimit(w http.ResponseWriter, r *http.Request, name, _ strin
 		return
 	}
 	changed := slices.Sorted(maps.Keys(fields))
-	if problems := a.opts.Change(name, fields); len(problems) > 0 {
+	if problems := a.opts.Change(l.Name, fields); len(problems) > 0 {
 		writeJSON(w, http.StatusUnprocessableEntity, struct {
 			Error    string   `json:"error"`
 			Problems []string `json:"problems"`
 		}{strings.Join(problems, "; "), problems})
 		return
 	}
-	a.log.Info("limit changed by the API, until the next reload", "limit", name, "fields", strings.Join(changed, ","), "client", r.RemoteAddr)
-	a.answerLimit(w, name)
+	a.log.Info("limit changed by the API, until the next reload", "limit", l.Name, "fields", strings.Join(changed, ","), "client", r.RemoteAddr)
+	a.answerChanged(w, l.Name)
 }
 
 // postPause stops a queue.
-func (a *Admin) postPause(w http.ResponseWriter, r *http.Request, name, _ string) {
+func (a *Admin) postPause(w http.ResponseWriter, r *http.Request, l limitJSON, _ string) {
 	fields, err := readObject(w, r)
 	var d time.Duration
 	if err == nil {
@@ -108,7 +104,7 @@ func (a *Admin) postPause(w http.ResponseWriter, r *http.Request, name, _ string
 		writeError(w, http.StatusBadRequest, err.Error())
 		return
 	}
-	a.steer(w, r, name, "paused", func() error { return a.opts.Pause(name, d) })
+	a.steer(w, r, l, "paused", func() error { return a.opts.Pause(l.Name, d) })
 }
 
 // pauseFor is how long a pause is to last; 0 if nothing is said.
@@ -131,20 +127,16 @@ func pauseFor(fields map[string]any) (time.Duration, error) {
 }
 
 // postResume lets a queue go on.
-func (a *Admin) postResume(w http.ResponseWriter, r *http.Request, name, _ string) {
-	a.steer(w, r, name, "resumed", func() error { return a.opts.Resume(name) })
+func (a *Admin) postResume(w http.ResponseWriter, r *http.Request, l limitJSON, _ string) {
+	a.steer(w, r, l, "resumed", func() error { return a.opts.Resume(l.Name) })
 }
 
 // steer does something to the queue of a limit.
-func (a *Admin) steer(w http.ResponseWriter, r *http.Request, name, done string, do func() error) {
-	if _, ok := a.limit(name); !ok {
-		a.answerLimit(w, name)
-		return
-	}
+func (a *Admin) steer(w http.ResponseWriter, r *http.Request, l limitJSON, done string, do func() error) {
 	if err := do(); err != nil {
 		writeError(w, http.StatusConflict, err.Error())
 		return
 	}
-	a.log.Info("queue "+done+" by the API", "limit", name, "client", r.RemoteAddr)
-	a.answerLimit(w, name)
+	a.log.Info("queue "+done+" by the API", "limit", l.Name, "client", r.RemoteAddr)
+	a.answerChanged(w, l.Name)
 }

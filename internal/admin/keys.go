@@ -88,12 +88,7 @@ func masked(kind, value string) string {
 // mostKeys is how many of the busiest keys are known.
 const mostKeys = 128
 
-func (a *Admin) getKeys(w http.ResponseWriter, r *http.Request, name, _ string) {
-	l, ok := a.limit(name)
-	if !ok {
-		a.answerLimit(w, name)
-		return
-	}
+func (a *Admin) getKeys(w http.ResponseWriter, r *http.Request, l limitJSON, _ string) {
 	top := 20
 	if text := r.URL.Query().Get("top"); text != "" {
 		var err error
@@ -102,7 +97,7 @@ func (a *Admin) getKeys(w http.ResponseWriter, r *http.Request, name, _ string) 
 			return
 		}
 	}
-	busiest, err := a.opts.Busiest(name, top)
+	busiest, err := a.opts.Busiest(l.Name, top)
 	if err != nil {
 		writeError(w, http.StatusConflict, err.Error())
 		return
@@ -111,7 +106,7 @@ func (a *Admin) getKeys(w http.ResponseWriter, r *http.Request, name, _ string) 
 		Keys []keyJSON `json:"keys"`
 	}{[]keyJSON{}}
 	for _, b := range busiest {
-		d, err := a.opts.Key(name, b.Key)
+		d, err := a.opts.Key(l.Name, b.Key)
 		if err != nil {
 			break // the limit has just gone
 		}
@@ -151,9 +146,9 @@ func (a *Admin) resolve(limit, named string) (string, bool) {
 	return "", false
 }
 
-func (a *Admin) getKey(w http.ResponseWriter, _ *http.Request, name, key string) {
-	a.withKey(w, name, key, func(l limitJSON, key string) error {
-		d, err := a.opts.Key(name, key)
+func (a *Admin) getKey(w http.ResponseWriter, _ *http.Request, l limitJSON, named string) {
+	a.withKey(w, l, named, func(key string) error {
+		d, err := a.opts.Key(l.Name, key)
 		if err == nil {
 			writeJSON(w, http.StatusOK, keyOf(words(l.Key), key, d))
 		}
@@ -161,27 +156,22 @@ func (a *Admin) getKey(w http.ResponseWriter, _ *http.Request, name, key string)
 	})
 }
 
-func (a *Admin) deleteKey(w http.ResponseWriter, r *http.Request, name, key string) {
-	a.withKey(w, name, key, func(l limitJSON, key string) error {
-		if err := a.opts.Reset(name, key); err != nil {
+func (a *Admin) deleteKey(w http.ResponseWriter, r *http.Request, l limitJSON, named string) {
+	a.withKey(w, l, named, func(key string) error {
+		if err := a.opts.Reset(l.Name, key); err != nil {
 			return err
 		}
-		a.log.Info("key reset by the API", "limit", name, "key", idOf(key), "client", r.RemoteAddr)
+		a.log.Info("key reset by the API", "limit", l.Name, "key", idOf(key), "client", r.RemoteAddr)
 		w.WriteHeader(http.StatusNoContent)
 		return nil
 	})
 }
 
 // withKey does something with a key of a limit.
-func (a *Admin) withKey(w http.ResponseWriter, name, named string, do func(l limitJSON, key string) error) {
-	l, ok := a.limit(name)
-	if !ok {
-		a.answerLimit(w, name)
-		return
-	}
+func (a *Admin) withKey(w http.ResponseWriter, l limitJSON, named string, do func(key string) error) {
 	key, ok := "", named == "global" || named == idOf("")
 	if words(l.Key) != "global" {
-		if key, ok = a.resolve(name, named); !ok {
+		if key, ok = a.resolve(l.Name, named); !ok {
 			writeError(w, http.StatusNotFound, "no key with this id is among the busiest; name it by its value")
 			return
 		}
@@ -189,7 +179,7 @@ func (a *Admin) withKey(w http.ResponseWriter, name, named string, do func(l lim
 		writeError(w, http.StatusNotFound, "the limit counts all requests together, and its one key is global")
 		return
 	}
-	if err := do(l, key); err != nil {
+	if err := do(key); err != nil {
 		writeError(w, http.StatusConflict, err.Error())
 	}
 }

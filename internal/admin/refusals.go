@@ -64,12 +64,8 @@ func (r *refusals) newest() []refusalJSON {
 	return all
 }
 
-func (a *Admin) getRefusals(w http.ResponseWriter, _ *http.Request, name, _ string) {
-	if _, ok := a.limit(name); !ok {
-		a.answerLimit(w, name)
-		return
-	}
+func (a *Admin) getRefusals(w http.ResponseWriter, _ *http.Request, l limitJSON, _ string) {
 	writeJSON(w, http.StatusOK, struct {
 		Refusals []refusalJSON `json:"refusals"`
-	}{a.opts.Tally.refusals(name)})
+	}{a.opts.Tally.refusals(l.Name)})
 }

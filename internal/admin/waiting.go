@@ -17,13 +17,8 @@ type waiterJSON struct {
 // mostWaiting is how many of a queue are shown.
 const mostWaiting = 100
 
-func (a *Admin) getWaiting(w http.ResponseWriter, _ *http.Request, name, _ string) {
-	l, ok := a.limit(name)
-	if !ok {
-		a.answerLimit(w, name)
-		return
-	}
-	waiting, err := a.opts.Waiting(name, mostWaiting)
+func (a *Admin) getWaiting(w http.ResponseWriter, _ *http.Request, l limitJSON, _ string) {
+	waiting, err := a.opts.Waiting(l.Name, mostWaiting)
 	if err != nil {
 		writeError(w, http.StatusConflict, err.Error())
 		return
