@@ -28,6 +28,8 @@ type clientBody struct {
 	pending []byte // kept bytes to be read again
 	lost    bool   // more was read than kept
 	keep    int    // how much is kept, if that is more than keptBytes
+	share   *share // for what is more
+	shared  int    // what is taken of it
 
 	patience *patience
 }
@@ -43,10 +45,10 @@ func (b *clientBody) Read(p []byte) (int, error) {
 	}
 	n, err := b.take(p)
 	if !b.lost {
-		if len(b.kept)+n <= max(keptBytes, b.keep) {
+		if b.mayKeep(len(b.kept) + n) {
 			b.kept = append(b.kept, p[:n]...)
 		} else {
-			b.kept, b.lost = nil, true
+			b.letGo()
 		}
 	}
 	return n, err

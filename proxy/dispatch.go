@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"net/http/httptrace"
+	"net/textproto"
 )
 
 // A dispatch sends one request to an address of its upstream, once: it is the
@@ -18,11 +20,12 @@ type dispatch struct {
 	held  bool        // it came through the upstream's Gate
 	gone  func() bool // whether its client has left
 
-	at     *address // where it went, and is in flight until done
-	pass   pass     // of the address's breaker
-	told   bool     // what came of it
-	sent   *attempt // at sending body, the last
-	status int      // of the answer
+	interim func(int, textproto.MIMEHeader) error // passes interim answers on
+	at      *address                              // where it went, and is in flight until done
+	pass    pass                                  // of the address's breaker
+	told    bool                                  // what came of it
+	sent    *attempt                              // at sending body, the last
+	status  int                                   // of the answer
 }
 
 // deadConns bounds how many dead kept connections one request goes through. A
@@ -39,6 +42,10 @@ func (d *dispatch) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err := d.goTo(req.Context(), all, nil); err != nil {
 		return nil, err
 	}
+	trace := httptrace.ContextClientTrace(req.Context())
+	if d.interim == nil {
+		d.interim = trace.Got1xxResponse
+	}
 	body := req.Body
 	var failed []*address
 	for dead := 0; ; {
@@ -46,7 +53,7 @@ func (d *dispatch) RoundTrip(req *http.Request) (*http.Response, error) {
 		if d.up.opts.SendHost == "upstream" {
 			req.Host = d.at.host
 		}
-		req.Body = nil
+		req.Body, trace.Got1xxResponse = nil, d.interim // a sender has put its own there
 		var sent *attempt
 		if d.body != nil {
 			sent = &attempt{body: body, leave: d.leave}
@@ -130,17 +137,15 @@ func (d *dispatch) again() {
 	d.body.rewind()
 }
 
-// forget lets go of what is kept of the body, if all of it has been read.
-func (d *dispatch) forget() bool {
-	if d.body != nil {
-		if !d.body.ended.Load() || d.sent == nil {
-			return false
-		}
-		d.sent.mu.Lock()
-		defer d.sent.mu.Unlock()
-		d.body.kept, d.body.lost = nil, true
+// forget lets go of what is kept of the body, if all of it has been read: it is
+// sent no more.
+func (d *dispatch) forget() {
+	if d.body == nil || !d.body.ended.Load() || d.sent == nil {
+		return
 	}
-	return true
+	d.sent.mu.Lock()
+	defer d.sent.mu.Unlock()
+	d.body.letGo()
 }
 
 // failed tells the address that it did not, and is to blame.

@@ -37,7 +37,8 @@ func (x *exchange) forward() {
 	to := dispatch{up: up, body: x.body, leave: x.leaveBody, cut: cut, held: x.held(), gone: x.clientGone}
 	x.dispatch = &to
 	defer to.done()
-	defer func() { x.unreserve(x.kept) }()
+	x.kept.all = &x.proxy.kept
+	defer x.kept.end()
 	reverse := httputil.ReverseProxy{
 		Rewrite: func(pr *httputil.ProxyRequest) {
 			pr.Out.URL = x.to.forwarded(up.scheme(), up.opts.BasePath, x.route.StripPrefix)
@@ -102,9 +103,7 @@ func (x *exchange) failed(_ http.ResponseWriter, _ *http.Request, err error) {
 		return
 	}
 	if unavailable := (*unavailableError)(nil); errors.As(err, &unavailable) {
-		if len(x.event.Retries) == 0 {
-			x.event.Upstream, x.event.Departed, x.event.UpstreamDuration = "", time.Time{}, 0 // it never left
-		}
+		x.event.Upstream, x.event.Departed, x.event.UpstreamDuration = "", time.Time{}, 0 // it never left
 		x.unavailable(unavailable)
 		return
 	}

@@ -96,7 +96,7 @@ type exchange struct {
 	dispatch *dispatch                                             // once it is forwarded
 	timer    *time.Timer                                           // of the route's timeout; nil: it has none
 	repeats  bool                                                  // it may be sent again
-	kept     int64                                                 // what it has of keptInAll
+	kept     share                                                 // of keptInAll
 	span     Span                                                  // nil: not yet, or nobody follows
 
 	peerTrusted bool

@@ -1,9 +1,7 @@
 package proxy
 
 import (
-	"bytes"
 	"errors"
-	"io"
 	"net/http"
 	"sync/atomic"
 	"time"
@@ -40,15 +38,6 @@ type Retry struct {
 	Departed time.Time // as of Event
 	Duration time.Duration
 }
-
-const (
-	// keptAnswer is the most of an answer that is kept while its request waits
-	// for another turn, which it may not get.
-	keptAnswer = 16 << 10
-	// keptInAll bounds what is kept of all requests, to be sent again, and of
-	// answers.
-	keptInAll = 64 << 20
-)
 
 // A budget bounds the retries of an upstream to a tenth of the requests, so that
 // they are never what keeps it overloaded: as the retry budgets of Finagle and
@@ -97,25 +86,41 @@ func (x *exchange) mayRepeat() bool {
 // that the request gets.
 type sending exchange
 
-// RoundTrip implements http.RoundTripper.
+// RoundTrip implements http.RoundTripper. A further try of which nothing is sent
+// is as if it had not been: the client gets the upstream's answer to the last one.
 func (s *sending) RoundTrip(req *http.Request) (*http.Response, error) {
 	x, body := (*exchange)(s), req.Body
 	up := x.route.Upstream
 	up.retries.earn()
 	x.keepBody()
+	var last struct { // try
+		res *http.Response
+		err error
+	}
 	for {
 		if x.route.Ask != nil {
 			x.hear = x.route.Ask(x.keys)
 		}
 		res, err := x.dispatch.RoundTrip(req)
+		if len(x.event.Retries) > 0 {
+			if x.unsent(err) {
+				up.retries.giveBack()
+				x.takeBack(err)
+				x.dispatch.forget()
+				return last.res, last.err
+			}
+			if last.err == nil {
+				x.kept.giveBack(keptAnswer) // nobody gets it
+			}
+		}
 		why := x.futile(res, err)
 		if why == "" || !up.retries.spend() {
-			x.forgetBody()
+			x.dispatch.forget()
 			return res, err
 		}
 		if err == nil && !x.keepAnswer(res) {
 			up.retries.giveBack()
-			x.forgetBody()
+			x.dispatch.forget()
 			return res, nil
 		}
 		granted, waiting := x.nextTurn(why, err)
@@ -126,11 +131,10 @@ func (s *sending) RoundTrip(req *http.Request) (*http.Response, error) {
 		case waiting != nil:
 			return nil, waiting
 		case !granted:
-			x.forgetBody()
+			x.dispatch.forget()
 			return res, err
-		case err == nil:
-			x.unreserve(keptAnswer) // nobody gets it
 		}
+		last.res, last.err = res, err
 		req.Body = body
 		x.dispatch.again()
 		if span := x.traced(); span != nil {
@@ -139,18 +143,43 @@ func (s *sending) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 }
 
+// unsent reports whether err is that the upstream takes no requests now, or cannot
+// be reached, so that nothing was sent.
+func (x *exchange) unsent(err error) bool {
+	if err == nil || x.timed.Err() != nil || errors.Is(err, errClientLeft) {
+		return false
+	}
+	var unsent *unsentError
+	return x.dispatch.at == nil || errors.As(err, &unsent)
+}
+
+// takeBack has the last try be the one before, as of this one nothing was sent.
+func (x *exchange) takeBack(err error) {
+	e := &x.event
+	var unsent *unsentError
+	if errors.As(err, &unsent) {
+		x.dispatch.failed(err)
+		x.proxy.log.Warn("could not be sent again", "upstream", e.Upstream, "route", e.Route, "error", err)
+	}
+	n := len(e.Retries) - 1
+	tried := e.Retries[n]
+	e.Retries = e.Retries[:n]
+	e.UpstreamStatus, e.Departed, e.UpstreamDuration = tried.Status, tried.Departed, tried.Duration
+}
+
 // heard tells those who listen of an answer, and reports whether it says that the
 // upstream gets too many requests.
 func (x *exchange) heard(res *http.Response) (throttled bool) {
 	if res.StatusCode < 200 && res.StatusCode != http.StatusSwitchingProtocols {
 		return false // it is none; see answered
 	}
-	x.permit.Report(limiter.Answer{Latency: time.Since(x.event.Departed), Throttled: saysThrottled(res)})
+	throttled = saysThrottled(res)
 	if x.hear != nil {
 		throttled = x.hear(res.StatusCode, res.Header)
 	}
+	x.permit.Report(limiter.Answer{Latency: time.Since(x.event.Departed), Throttled: throttled})
 	x.dispatch.answered(res.StatusCode)
-	return throttled
+	return throttled && x.hear != nil
 }
 
 // futile takes note of what came of a try. Its reason is not empty if the request
@@ -217,67 +246,13 @@ func (x *exchange) nextTurn(why string, err error) (granted bool, _ error) {
 	return true, nil
 }
 
-// keepBody reserves the room for the body of a request that can have another
-// turn.
+// keepBody has the body be kept of a request that can have another turn.
 func (x *exchange) keepBody() {
 	if x.permit.Again == nil {
 		return
 	}
 	if x.body != nil {
-		n := x.r.ContentLength
-		if n < 0 {
-			n = x.route.Retry.Body
-		}
-		if !x.reserve(n) {
-			return
-		}
-		x.body.keep = int(n)
+		x.body.keep, x.body.share = int(x.route.Retry.Body), &x.kept
 	}
 	x.repeats = true
-}
-
-// forgetBody ends that when the request is sent no more, if its body has been.
-func (x *exchange) forgetBody() {
-	if x.kept > 0 && x.dispatch.forget() {
-		x.unreserve(x.kept)
-	}
-}
-
-// keepAnswer reads an answer to its end, so that its connection is free and it can
-// be given after all; unless it is long, or broken.
-func (x *exchange) keepAnswer(res *http.Response) bool {
-	if !x.reserve(keptAnswer) {
-		return false
-	}
-	b, err := io.ReadAll(io.LimitReader(res.Body, keptAnswer+1))
-	whole := err == nil && len(b) <= keptAnswer
-	var rest io.Reader = bytes.NewReader(b)
-	if whole {
-		_ = res.Body.Close() // it has been read
-	} else {
-		rest = io.MultiReader(rest, res.Body)
-	}
-	res.Body = &readAhead{rest, res.Body}
-	return whole
-}
-
-// A readAhead is a body of which some has been read already.
-type readAhead struct {
-	io.Reader
-	io.Closer
-}
-
-// reserve takes of what may be kept in all, until unreserve.
-func (x *exchange) reserve(n int64) bool {
-	if x.proxy.kept.Add(n) > keptInAll {
-		x.proxy.kept.Add(-n)
-		return false
-	}
-	x.kept += n
-	return true
-}
-
-func (x *exchange) unreserve(n int64) {
-	x.proxy.kept.Add(-n)
-	x.kept -= n
 }

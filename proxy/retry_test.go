@@ -283,29 +283,31 @@ func TestRetryNeedsAQueueAndRoom(t *testing.T) {
 			w.reached(t, "0s/")
 		})
 	}
-	for _, full := range []bool{false, true} {
+	large := strings.Repeat("x", keptBytes+1)
+	for _, tt := range []struct {
+		body string
+		left int64 // of what may be kept
+		sent int
+	}{
+		{"body", keptAnswer, 2}, // any body of that size is kept
+		{"body", keptAnswer - 1, 1},
+		{large, keptAnswer + 2*keptBytes, 2},
+		{large, 2*keptBytes - 1, 1},
+	} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, throttle(1, "1"), "http", func(r *Route) {
 				obeying(r, oneASecond(t, time.Minute))
-				r.Retry = RetryPolicy{Most: 2, Any: true, Body: 100}
+				r.Retry = RetryPolicy{Most: 2, Any: true, Body: 10_000}
 			})
-			fill := int64(0)
-			if full {
-				fill = keptInAll - keptAnswer - 3
-			}
-			w.proxy.kept.Add(fill)
-			res, err := w.client(t, false).Post("http://front.test/", "", strings.NewReader("body"))
+			w.proxy.kept.Add(keptInAll - tt.left)
+			res, err := w.client(t, false).Post("http://front.test/", "", strings.NewReader(tt.body))
 			if err != nil {
 				t.Fatal(err)
 			}
 			body(t, res)
 			w.next(t)
-			w.proxy.kept.Add(-fill)
-			if full {
-				w.reached(t, "0s/")
-			} else {
-				w.reached(t, "0s/", "1s/")
-			}
+			w.proxy.kept.Add(tt.left - keptInAll)
+			w.reached(t, []string{"0s/", "1s/"}[:tt.sent]...)
 		})
 	}
 }
@@ -376,12 +378,8 @@ func TestRetryHoldsNothingWhileItWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		places := line(t, shaping.Policy{Name: "p", MaxInFlight: 1, Queue: 5, MaxWait: time.Minute})
 		slow := throttle(1, "")
-		var w *world
-		w = newWorld(t, func(rw http.ResponseWriter, r *http.Request) {
+		w := newWorld(t, func(rw http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == "/a" {
-				if kept := w.proxy.kept.Load(); kept != 0 {
-					t.Errorf("%d bytes are kept of an answer that nobody gets", kept)
-				}
 				slow(rw, r)
 				return
 			}
