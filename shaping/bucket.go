@@ -133,7 +133,7 @@ func (b *bucket) done() {
 	defer b.mu.Unlock()
 	now := b.now()
 	b.line.Done(now)
-	if b.line.Waiting() > 0 {
+	if b.line.Waiting() > 0 || b.line.pace.leases != nil {
 		b.serveLocked(now)
 		b.armLocked(now)
 	}

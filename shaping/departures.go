@@ -59,6 +59,11 @@ func WithPace(p SharedPace) Option { return func(s *Shaper) { s.shared = p } }
 
 // shareable says what of p a Shaper with a shared pace cannot keep.
 func (s *Shaper) shareable(p Policy) error {
+	if s.leases != nil {
+		if err := p.leasable(); err != nil {
+			return err
+		}
+	}
 	switch {
 	case s.shared == nil:
 	case p.Rate.Count == 0:
@@ -75,7 +80,7 @@ func (s *Shaper) shareable(p Policy) error {
 // and for how long its head has waited.
 func (l *Line[T]) wants(now int64) (a Ask) {
 	g := l.pace.grants
-	if !g.bind(now) || l.pace.Paused(now) != 0 || l.pace.full() {
+	if !g.bind(now) || l.pace.Paused(now) != 0 || l.pace.full(now) && !l.pace.hopeful(now) {
 		return a
 	}
 	head := l.Head(now)
@@ -89,6 +94,18 @@ func (l *Line[T]) wants(now int64) (a Ask) {
 		return a
 	}
 	free, _ := l.pace.freeGranted(now)
+	if scarce := l.pace.leases; scarce.bind(now) && scarce.short {
+		if held >= cost {
+			return a
+		}
+		// A place may come too late for more; but if it takes long to ask, the first
+		// are too late then.
+		ahead := int64(0)
+		if scarce.lead > l.pace.usable() {
+			ahead = g.ahead
+		}
+		all = min(all, max(cost, ahead))
+	}
 	a.N = max(cost, min(all, max(g.ahead, free))) - held
 	a.More = all > held+a.N
 	a.Waited = time.Duration(now - head.Came)
@@ -152,9 +169,10 @@ func (l *Line[T]) everybody(now int64) (all []*Waiter[T]) {
 	return all
 }
 
-// askLocked asks for departures if the line wants some, or gives back what it does
-// not: one call at a time.
+// askLocked asks for departures and places if the line wants some, or gives back
+// what it does not: one call of each at a time.
 func (b *bucket) askLocked(now int64) {
+	b.leaseLocked(now)
 	g := b.line.pace.grants
 	if g == nil || g.asking {
 		return

@@ -36,7 +36,7 @@ func TestFleetOfTwo(t *testing.T) {
 					t.Errorf("%d of one, %d of the other", x, y)
 				}
 				never(t, d.all(), f.interval, trip, 1) // the first waited for its answer
-				never(t, f.granted, f.interval, 0, 1)
+				never(t, f.grants(), f.interval, 0, 1)
 				if a.Depth()+b.Depth() != 0 {
 					t.Error("somebody waits still")
 				}
@@ -152,7 +152,7 @@ func TestFleetKeepsWhatCannotBeGivenBack(t *testing.T) {
 		if !other.Allowed {
 			t.Errorf("%+v", other.Decision)
 		}
-		never(t, f.granted, f.interval, 0, 1)
+		never(t, f.grants(), f.interval, 0, 1)
 	})
 }
 
@@ -360,7 +360,7 @@ func TestFleetWalk(t *testing.T) {
 			}
 			all.Wait()
 			synctest.Wait()
-			never(t, f.granted, f.interval, shaping.Slack, f.burst)
+			never(t, f.grants(), f.interval, shaping.Slack, f.burst)
 			// An answer is late by its way back, and a departure may be used for two
 			// intervals more.
 			never(t, left, f.interval, f.trip+max(2*f.interval, 2*shaping.Slack), f.burst)

@@ -147,6 +147,14 @@
 // a stall of the machine counts as waiting; the wait that is predicted, and RetryAfter,
 // are as good as what is known of the others.
 //
+// With [WithLeases] they share the places of MaxInFlight in the same way: each line says
+// to [SharedLeases] how many it holds and wants. One that becomes free is the next
+// waiter's here if it would be granted to this line again, by the last answer, and else
+// goes back. So never more are unfinished over all lines than MaxInFlight, as far as
+// SharedLeases keeps that, and a place that changes hands is idle for as long as it takes
+// until the other line asks again, which is 20 ms at most while up to 20 lines of the Shaper
+// wait for places of others, and then as many ms as there are such lines.
+//
 // # The parts
 //
 // A [Pace] says when the next may go, [queue.Turns] say who that is. A [Line]

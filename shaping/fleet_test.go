@@ -84,6 +84,13 @@ func (f *fleet) rate() limiter.Rate {
 	return r
 }
 
+// grants are the instants that were granted until now.
+func (f *fleet) grants() []time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.granted)
+}
+
 func newFleet(interval time.Duration, burst int64) *fleet {
 	return &fleet{interval: interval, burst: burst, trip: time.Millisecond, ahead: 2, wants: map[*member]bool{}}
 }

@@ -66,7 +66,7 @@ func (g *grants) bind(now int64) bool { return g != nil && now >= g.alone }
 // mayAsk reports whether nothing keeps one from leaving but that no departure is
 // held, which may be there as soon as it is asked for.
 func (p *Pace) mayAsk(now int64) bool {
-	return p.grants.bind(now) && p.grants.held() == 0 && p.Paused(now) == 0 && !p.full()
+	return p.grants.bind(now) && p.grants.held() == 0 && p.Paused(now) == 0 && !p.full(now)
 }
 
 func (g *grants) held() (n int64) {
@@ -114,10 +114,13 @@ func (g *grants) add(l *lease) {
 	g.last = max(g.last, l.at(l.n-1))
 }
 
+// usable is how late a departure may be used.
+func (p *Pace) usable() int64 { return max(p.intervals(2).ceil(), int64(2*Slack)) }
+
 // lapse drops the departures that are too late for one that needs so many.
 func (p *Pace) lapse(now, needs int64) {
 	g := p.grants
-	late := now - max(p.intervals(2).ceil(), int64(2*Slack))
+	late := now - p.usable()
 	for held := g.held(); held >= needs; held = g.held() {
 		// Of the lease with the one that decides, those that are too late.
 		i := needs - 1
@@ -149,6 +152,9 @@ func (p *Pace) granted(now, cost int64) int64 {
 // prompt reports whether the departures of one of that cost, which are held, were
 // due as soon as they were granted.
 func (p *Pace) prompt(now, cost int64) bool {
+	if p.grants == nil {
+		return true
+	}
 	if !p.grants.bind(now) {
 		return false
 	}

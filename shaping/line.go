@@ -117,7 +117,7 @@ func (l *Line[T]) Enter(now int64, e Entrant, v T) (verdict Verdict, w, out *Wai
 	l.came++
 	w = &Waiter[T]{
 		Value: v, Came: now, Ahead: verdict.Ahead, before: before, came: l.came, left: l.left, entrant: e,
-		prompt: l.pace.grants != nil && verdict.Wait == 0,
+		prompt: verdict.Wait == 0 && (l.pace.grants != nil || l.pace.leases != nil) && (l.pace.leases == nil || l.pace.hopeful(now)),
 	}
 	w.entrant.Ticket = nil // what it is told later is of another one's place
 	w.place.Value, w.place.Cost = w, l.cost(e)
@@ -242,6 +242,9 @@ func (l *Line[T]) Wake(now int64) int64 {
 	if g := l.pace.grants; g != nil && g.alone > now {
 		at = min(at, g.alone) // to ask again
 	}
+	if l.pace.leases != nil {
+		at = min(at, l.leaseWake(now))
+	}
 	if len(l.patience) > 0 {
 		at = min(at, l.pace.Runs(now, l.patience[0].until))
 	}
@@ -313,7 +316,7 @@ func (l *Line[T]) leave(now int64, w *Waiter[T]) (ok bool) {
 		l.pace.reopened(opened)
 	}
 	held := l.search != nil && l.pace.rateHeld(now, max(w.Came, opened), w.place.Cost)
-	w.prompt = w.prompt && l.pace.prompt(now, w.place.Cost)
+	w.prompt = w.prompt && l.prompt(now, w)
 	l.pace.Leave(now, w.place.Cost)
 	if held {
 		l.search.left(now, w.place.Cost)

@@ -41,6 +41,7 @@ type Pace struct {
 	held     int64   // how long pauses and stalls have held up those who wait, in all
 	slowed   int64   // when the pace was last lowered or paused
 	grants   *grants // of a schedule that others share; nil: of none
+	leases   *leases // of places that others share; nil: of none
 }
 
 type pause struct{ from, until int64 } // until 0: none
@@ -63,9 +64,14 @@ func (p *Pace) Due(now, cost int64) int64 { return p.dueSince(now, 0, cost) }
 // pause had ended then.
 func (p *Pace) dueSince(now, since, cost int64) int64 {
 	p.settle(now)
-	if p.full() {
+	if p.full(now) {
 		return Endless
 	}
+	return p.dueByRate(now, since, cost)
+}
+
+// dueByRate is dueSince if a place is free.
+func (p *Pace) dueByRate(now, since, cost int64) int64 {
 	at := int64(math.MinInt64)
 	if p.grants.bind(now) {
 		at = p.granted(now, cost)
@@ -91,7 +97,7 @@ func (p *Pace) Pass(now, cost int64) bool {
 	} else if p.rated() {
 		p.pass(now, cost)
 	}
-	p.taken++
+	p.occupy(now)
 	return true
 }
 
@@ -135,7 +141,7 @@ func (p *Pace) Leave(now, cost int64) {
 		}
 		p.charge(tat, cost)
 	}
-	p.taken++
+	p.occupy(now)
 }
 
 // lagging is the schedule's tat as it is for one that waits and leaves at now.
@@ -173,10 +179,10 @@ func (p *Pace) Rest(now, n int64) {
 
 // Done gives a place back. Each request that left does it once.
 func (p *Pace) Done(now int64) {
-	if p.places > 0 && p.taken == p.places {
+	if n, ok := p.bound(now); ok && p.taken == n {
 		p.ready = max(p.ready, now)
 	}
-	p.taken--
+	p.vacate(now)
 }
 
 // Taken is how many requests that left are unfinished.
@@ -280,7 +286,7 @@ func (p *Pace) Wait(now, ahead, head, cost int64) time.Duration {
 	if p.pause.until != 0 {
 		trial.resumed = from
 	}
-	if p.full() {
+	if p.full(now) {
 		trial.ready = from
 	}
 	tat, _ := trial.lagging(from, head)
@@ -315,7 +321,10 @@ func (p *Pace) rateHeld(now, since, cost int64) bool {
 }
 
 // full reports whether no place is free.
-func (p *Pace) full() bool { return p.places > 0 && p.taken >= p.places }
+func (p *Pace) full(now int64) bool {
+	n, ok := p.bound(now)
+	return ok && p.taken >= n
+}
 
 // Free is how many requests of cost 1 could go at now, one right after the other,
 // if nobody waits; and the time until it is one more, which is zero when it is
@@ -328,10 +337,12 @@ func (p *Pace) Free(now int64) (n int64, next time.Duration) {
 	} else if p.rated() {
 		n, next = p.free(now)
 	}
-	if p.places > 0 {
-		if free := int64(max(0, p.places-p.taken)); free <= n {
-			n, next = free, 0
-		}
+	free, bounded := p.places-p.taken, p.places > 0
+	if p.leases != nil && bounded {
+		free = p.freeLeased(now)
+	}
+	if free := int64(max(0, free)); bounded && free <= n {
+		n, next = free, 0
 	}
 	if p.pause.until != 0 {
 		n, next = 0, p.Wait(now, 0, 1, 1)
@@ -355,7 +366,7 @@ func (p *Pace) Forgive(now int64) {
 // matter. ahead is the cost of requests that still have to leave.
 func (p *Pace) Settled(now, ahead int64) time.Duration {
 	switch p.settle(now); {
-	case p.places > 0 && p.taken > 0:
+	case p.places > 0 && p.taken > 0, p.leases.pinned():
 		return Pinned
 	case !p.rated():
 		return 0
@@ -373,10 +384,11 @@ func (p *Pace) Adopt(now int64, rate limiter.Rate, burst int64, places int) {
 	if slower(rate, p.rate) || rate.Count > 0 && p.rated() && burst < p.burst || p.places == 0 && places > 0 || places > 0 && places < p.places {
 		p.slowed = now
 	}
-	if p.full() {
+	if p.full(now) {
 		p.ready = max(p.ready, now) // a place may have become free by this
 	}
 	p.places = places
+	p.leases.renew()
 	switch {
 	case p.rated() && rate.Count > 0:
 		if p.adopt(now, rate, burst); p.grants != nil {

@@ -71,9 +71,11 @@ type Shaper struct {
 	// lines holds the key's buckets: while somebody waits, and until they are
 	// as good as new. A bucket's lock is taken under its shard's and never the
 	// other way.
-	lines  *keyed.Map[*bucket]
-	alarms *Alarms    // nil: a timer of the runtime's for each line
-	shared SharedPace // nil: each line has a pace of its own
+	lines   *keyed.Map[*bucket]
+	alarms  *Alarms      // nil: a timer of the runtime's for each line
+	shared  SharedPace   // nil: each line has a pace of its own
+	leases  SharedLeases // nil: and places of its own
+	polling atomic.Int64 // lines that ask for places again and again
 }
 
 // An Option is a choice of New.
@@ -184,6 +186,9 @@ func (s *Shaper) newBucket(key string) *bucket {
 	b.line.owner = b
 	if s.shared != nil {
 		b.line.pace.grants = &grants{key: key, ahead: aheadAtFirst}
+	}
+	if s.leases != nil {
+		b.line.pace.leases = &leases{key: key, free: r.MaxInFlight}
 	}
 	if r.pausedUntil != 0 {
 		b.line.Pause(s.clock.now(), r.pausedUntil)

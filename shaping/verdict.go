@@ -128,10 +128,11 @@ func (l *Line[T]) held(now, shut int64) time.Duration {
 // places is how many may stand in the queue: those who wait, and where departures
 // have to be asked for, those who go as soon as there is an answer.
 func (l *Line[T]) places(now int64) int {
-	if !l.pace.grants.bind(now) {
+	p := &l.pace
+	if !p.grants.bind(now) && !p.leases.bind(now) {
 		return l.capacity
 	}
-	n, _ := l.pace.freeGranted(now)
+	n, _ := p.Free(now)
 	return l.capacity + int(min(n, MaxQueue))
 }
 

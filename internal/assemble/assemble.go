@@ -72,7 +72,8 @@ type limit struct {
 	conf       config.Limit
 	def        redisstore.Definition // of one that is shared
 	link       shaping.Link
-	departures *redisstore.Departures // of a queue that is shared
+	departures *redisstore.Departures // of a queue whose rate is shared
+	leases     *redisstore.Leases     // of a queue that is shared, for its places
 	routes     []string
 	gates      []*shaping.Gates // behind it, those of each route; nil: none
 }
@@ -108,7 +109,7 @@ func (s *System) Apply(c *config.Config) (err error) {
 		l := &limit{conf: conf, def: defs[conf.Name]}
 		before := old.limit(conf.Name)
 		if before != nil && sameState(before.conf, conf) && (!conf.Shared || old.shared == next.shared) {
-			l.link, l.departures = before.link, before.departures
+			l.link, l.departures, l.leases = before.link, before.departures, before.leases
 			adopt = append(adopt, l.adopt)
 		} else if err := l.build(s, next.shared); err != nil {
 			return err
@@ -204,16 +205,10 @@ func sameState(a, b config.Limit) bool {
 
 func (l *limit) build(s *System, shared *redisstore.Store) (err error) {
 	switch {
+	case l.conf.Shared && l.conf.Queue > 0:
+		return l.buildShared(s, shared)
 	case l.conf.Shared && l.conf.Algorithm == limiter.Concurrency:
 		l.link.Places, err = shared.NewPlaces(QueuePolicy(l.conf), l.def)
-	case l.conf.Shared && Queues(l.conf):
-		if l.departures, err = shared.NewDepartures(QueuePolicy(l.conf), l.def); err != nil {
-			return err
-		}
-		l.link.Queue, err = shaping.New(QueuePolicy(l.conf), shaping.WithAlarms(s.alarms), shaping.WithPace(l.departures))
-		if err == nil {
-			l.departures.Watch(l.link.Queue)
-		}
 	case Queues(l.conf):
 		l.link.Queue, err = shaping.New(QueuePolicy(l.conf), shaping.WithAlarms(s.alarms))
 	case l.conf.Shared:
@@ -224,13 +219,42 @@ func (l *limit) build(s *System, shared *redisstore.Store) (err error) {
 	return err
 }
 
-func (l *limit) adopt() error {
-	switch {
-	case l.departures != nil:
-		if err := l.departures.Adopt(QueuePolicy(l.conf), l.def); err != nil {
+// buildShared makes a queue whose rate and places are shared.
+func (l *limit) buildShared(s *System, shared *redisstore.Store) (err error) {
+	p := QueuePolicy(l.conf)
+	if l.leases, err = shared.NewLeases(p, l.def); err != nil {
+		return err
+	}
+	options := []shaping.Option{shaping.WithAlarms(s.alarms), shaping.WithLeases(l.leases)}
+	if p.Rate.Count > 0 {
+		if l.departures, err = shared.NewDepartures(p, l.def); err != nil {
 			return err
 		}
-		return l.link.Queue.Adopt(QueuePolicy(l.conf))
+		options = append(options, shaping.WithPace(l.departures))
+	}
+	if l.link.Queue, err = shaping.New(p, options...); err != nil {
+		return err
+	}
+	l.leases.Watch(l.link.Queue)
+	if l.departures != nil {
+		l.departures.Watch(l.link.Queue)
+	}
+	return nil
+}
+
+func (l *limit) adopt() error {
+	switch {
+	case l.leases != nil:
+		p := QueuePolicy(l.conf)
+		if err := l.leases.Adopt(p, l.def); err != nil {
+			return err
+		}
+		if l.departures != nil {
+			if err := l.departures.Adopt(p, l.def); err != nil {
+				return err
+			}
+		}
+		return l.link.Queue.Adopt(p)
 	case l.link.Queue != nil:
 		return l.link.Queue.Adopt(QueuePolicy(l.conf))
 	case l.link.Places != nil:

@@ -68,6 +68,9 @@ func endSharing(of, other *generation) {
 		if l.departures != nil {
 			l.departures.Drop()
 		}
+		if l.leases != nil {
+			l.leases.Drop()
+		}
 		if l.link.Places != nil {
 			l.link.Places.(*redisstore.Places).Drop()
 		}

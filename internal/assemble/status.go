@@ -33,9 +33,9 @@ func (s *System) Limits() []limiter.Status {
 			st.MaxInFlight, st.InFlight = c.MaxInFlight, now.InFlight
 			st.MinRate, st.MinInFlight, st.EffectiveInFlight = c.MinRate, c.MinInFlight, now.Places
 			rate = now.Rate
-			if l.departures != nil {
+			if l.leases != nil {
 				st.Store, st.StoreDown = "redis", c.StoreDown
-				st.FleetDepth = now.Depth + l.departures.WaitingElsewhere()
+				st.FleetDepth = now.Depth + l.leases.WaitingElsewhere()
 			}
 			if now.Paused {
 				st.Paused, st.Resumes = limiter.PausedByOperator, now.Resumes

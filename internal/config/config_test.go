@@ -229,7 +229,7 @@ func TestRedis(t *testing.T) {
 	if !reflect.DeepEqual(c.Redis, want) || !strings.Contains(c.Redis.CA, "CERTIFICATE") {
 		t.Errorf("got  %+v\nwant %+v", c.Redis, want)
 	}
-	for i, down := range []string{"open", "closed", "local", "local", ""} {
+	for i, down := range []string{"open", "closed", "local", "local", "local", "open", ""} {
 		if l := c.Limits[i]; l.StoreDown != down || l.Shared != (down != "") {
 			t.Errorf("%s: shared %t, store_down %q", l.Name, l.Shared, l.StoreDown)
 		}

@@ -85,10 +85,17 @@ func (l Limit) explain(ipv6Prefix int) []string {
 		}[l.MissingKey])
 	}
 	if l.Shared && l.Queue > 0 {
-		lines = append(lines, "the rate is kept on Redis, together with all proxies that share it, and the queue is each proxy's own; while it does not answer, "+map[string]string{
-			"open":   "each proxy goes on at the full rate",
+		what, goes := "the rate is", "goes on at %s rate"
+		switch {
+		case l.Algorithm == limiter.Concurrency:
+			what, goes = "the places are", "has %s places"
+		case l.MaxInFlight > 0:
+			what, goes = "the rate and the places are", "goes on at %s rate and places"
+		}
+		lines = append(lines, what+" kept on Redis, together with all proxies that share it, and the queue is each proxy's own; while it does not answer, "+map[string]string{
+			"open":   "each proxy " + fmt.Sprintf(goes, "the full"),
 			"closed": "whoever waits or comes is refused with 503",
-			"local":  "each proxy goes on at its part of the rate",
+			"local":  "each proxy " + fmt.Sprintf(goes, "its part of the"),
 		}[l.StoreDown])
 	} else if l.Shared {
 		lines = append(lines, "counted on Redis, together with all proxies that share it; while it does not answer, "+map[string]string{

@@ -183,10 +183,6 @@ func (t *table) shareable(l *Limit) {
 		return
 	}
 	switch err := sharedLimits(l); {
-	case l.Queue > 0 && l.Algorithm == limiter.Concurrency:
-		t.bad("store", "redis cannot tell those who wait that a place is free; remove it, and give each proxy its part of max_in_flight, or remove queue to refuse at once instead")
-	case l.Queue > 0 && l.MaxInFlight > 0:
-		t.bad("max_in_flight", "with store = \"redis\" a queue shares its rate only; remove it, or bound the unfinished requests by a limit of its own with algorithm = %q", limiter.Concurrency)
 	case l.Queue > 0 && l.MinRate.Count > 0:
 		t.bad("store", "redis cannot search for a rate, as each proxy sees the answers of its own requests only; remove it, or write a number for rate")
 	case l.Queue > 0 && l.DryRun:

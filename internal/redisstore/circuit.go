@@ -68,6 +68,7 @@ func (c *circuit) run(ctx context.Context) {
 		c.tell(err, !known)
 		if err == nil {
 			c.store.keep()
+			c.store.keepLeases()
 		}
 		if !known {
 			close(c.known)

@@ -3,7 +3,6 @@ package redisstore
 import (
 	"context"
 	_ "embed"
-	"errors"
 	"math"
 	"strconv"
 	"strings"
@@ -37,6 +36,11 @@ type Departures struct {
 	queue *shaping.Shaper // who leaves by them; nil: not known yet
 }
 
+func (d *Departures) about() (name string, down Down) {
+	set := d.now.Load()
+	return set.meter.Policy().Name, set.Down
+}
+
 type departing struct {
 	Definition
 	*terms
@@ -58,23 +62,14 @@ func (s *Store) NewDepartures(p shaping.Policy, def Definition) (*Departures, er
 // wait there, when the server is lost.
 func (d *Departures) Watch(q *shaping.Shaper) {
 	d.queue = q
-	d.store.sharing.Lock()
-	defer d.store.sharing.Unlock()
-	d.store.departures[d] = struct{}{}
+	d.store.watch(q, func(w *watched) { w.departures = d })
 }
 
 // Drop ends that.
-func (d *Departures) Drop() {
-	d.store.sharing.Lock()
-	defer d.store.sharing.Unlock()
-	delete(d.store.departures, d)
-}
+func (d *Departures) Drop() { d.store.watch(d.queue, func(w *watched) { w.departures = nil }) }
 
 // Adopt goes on under another rate or burst. What was granted stands.
 func (d *Departures) Adopt(p shaping.Policy, def Definition) error {
-	if p.MaxInFlight > 0 {
-		return errors.New("max_in_flight of a queue is each proxy's own")
-	}
 	t, err := newTerms(limiter.Policy{Name: p.Name, Algorithm: limiter.TokenBucket, Rate: p.Rate, Burst: p.Burst}, 0)
 	if err != nil {
 		return err

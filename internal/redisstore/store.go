@@ -26,6 +26,7 @@ type Store struct {
 	options   Options
 	script    *rueidis.Lua
 	departing *rueidis.Lua
+	leasing   *rueidis.Lua
 	offset    offset
 	id        string // of this process among those that share the server
 	base      time.Time
@@ -38,11 +39,11 @@ type Store struct {
 	local     *limiter.Memory
 	odd       atomic.Int64 // when an odd answer was logged last, in ns since base
 
-	sharing    sync.Mutex // held while the number of proxies changes
-	limits     map[*Limit]struct{}
-	places     map[*Places]struct{}
-	departures map[*Departures]struct{}
-	serial     atomic.Uint64 // names places
+	sharing sync.Mutex // held while the number of proxies changes
+	limits  map[*Limit]struct{}
+	places  map[*Places]struct{}
+	queues  map[*shaping.Shaper]*watched
+	serial  atomic.Uint64 // names places, and numbers calls
 
 	// clock, in tests, is the server's time instead of the server's.
 	clock func() int64
@@ -72,9 +73,10 @@ func build(o Options, prelude string) *Store {
 		o.HashKey = sum[:]
 	}
 	s := &Store{
-		options: o, script: rueidis.NewLuaScript(prelude + decideBody), departing: rueidis.NewLuaScript(prelude + departuresBody), id: rand.Text(), base: time.Now(),
+		options: o, script: rueidis.NewLuaScript(prelude + decideBody), departing: rueidis.NewLuaScript(prelude + departuresBody), leasing: rueidis.NewLuaScript(prelude + leasesBody),
+		id: rand.Text(), base: time.Now(),
 		slots: make(chan struct{}, inFlight), local: limiter.NewMemory(), limits: map[*Limit]struct{}{},
-		places: map[*Places]struct{}{}, departures: map[*Departures]struct{}{},
+		places: map[*Places]struct{}{}, queues: map[*shaping.Shaper]*watched{},
 	}
 	s.ahead.Store(s.base.UnixMicro())
 	s.hashes.New = func() any { return hmac.New(sha256.New, o.HashKey) }

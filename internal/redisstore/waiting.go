@@ -2,42 +2,69 @@ package redisstore
 
 import (
 	"fmt"
+	"maps"
 	"strconv"
 	"strings"
 
 	"github.com/redis/rueidis"
 
 	"github.com/shapeproxy/shapeproxy/limiter"
+	"github.com/shapeproxy/shapeproxy/shaping"
 )
+
+// A watched is a queue that proxies share: its schedule, its places, or both.
+type watched struct {
+	departures *Departures // nil: none, or no more
+	leases     *Leases     // nil: none
+}
+
+// about is which limit it is.
+func (w *watched) about() (name string, down Down) {
+	if w.departures != nil {
+		return w.departures.about()
+	}
+	return w.leases.about()
+}
+
+// watch notes what changes of a queue.
+func (s *Store) watch(q *shaping.Shaper, change func(*watched)) {
+	s.sharing.Lock()
+	defer s.sharing.Unlock()
+	var w watched
+	if was := s.queues[q]; was != nil {
+		w = *was
+	}
+	change(&w)
+	if s.queues[q] = &w; w == (watched{}) {
+		delete(s.queues, q)
+	}
+}
 
 // waitingHere is what the other proxies are told of who waits in this one: 'limit
 // depth' for each queue that is shared and not empty.
 func (s *Store) waitingHere() string {
 	var b strings.Builder
-	for _, d := range s.watched() {
-		if n := d.queue.Depth(); n > 0 {
-			fmt.Fprintf(&b, "%s %d ", d.now.Load().meter.Policy().Name, n)
+	for q, w := range s.watched() {
+		if n := q.Depth(); n > 0 {
+			name, _ := w.about()
+			fmt.Fprintf(&b, "%s %d ", name, n)
 		}
 	}
 	return b.String()
 }
 
-func (s *Store) watched() []*Departures {
+func (s *Store) watched() map[*shaping.Shaper]*watched {
 	s.sharing.Lock()
 	defer s.sharing.Unlock()
-	all := make([]*Departures, 0, len(s.departures))
-	for d := range s.departures {
-		all = append(all, d)
-	}
-	return all
+	return maps.Clone(s.queues)
 }
 
 // tellWaiting tells those who wait that the server is lost, where nobody may leave
 // without it.
 func (s *Store) tellWaiting() {
-	for _, d := range s.watched() {
-		if d.now.Load().Down == Closed {
-			d.queue.RefuseAll(limiter.ReasonStoreDown)
+	for q, w := range s.watched() {
+		if _, down := w.about(); down == Closed {
+			q.RefuseAll(limiter.ReasonStoreDown)
 		}
 	}
 }
@@ -62,10 +89,16 @@ func (c *circuit) noteWaiting(list []rueidis.RedisMessage) {
 
 // WaitingElsewhere is how many wait in the queues of the other proxies, over all
 // keys, when each said so last, which each that lives does every second.
-func (d *Departures) WaitingElsewhere() int {
-	sum := d.store.circuit.waiting.Load()
-	if sum == nil || !d.store.Up() {
+func (d *Departures) WaitingElsewhere() int { return d.store.waitingElsewhere(d) }
+
+// WaitingElsewhere is as that of Departures.
+func (l *Leases) WaitingElsewhere() int { return l.store.waitingElsewhere(l) }
+
+func (s *Store) waitingElsewhere(of interface{ about() (string, Down) }) int {
+	sum := s.circuit.waiting.Load()
+	if sum == nil || !s.Up() {
 		return 0
 	}
-	return (*sum)[d.now.Load().meter.Policy().Name]
+	name, _ := of.about()
+	return (*sum)[name]
 }
