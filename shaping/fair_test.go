@@ -218,6 +218,32 @@ func TestScenarioK8(t *testing.T) {
 			t.Errorf("%v at a tenth of the rate", got)
 		}
 	})
+	// A crowd that is told the same instant and comes back at it all together: as
+	// many find a place as there are, whose turns are all used, and the others are
+	// told as true a time again. It need not be steered up: the queue and not the
+	// time told is what keeps them from the upstream, and a longer one would be
+	// too long for whoever comes alone.
+	play(t, q(t, "10/s", 20, time.Minute), func(t *testing.T, s *scene) {
+		s.crowd(21)
+		for range 30 {
+			in := 0
+			for _, a := range s.crowd(50) {
+				switch d := a.decision; {
+				case !a.over:
+					in++
+				case d.Reason != limiter.ReasonQueueFull || d.RetryAfter != 100*time.Millisecond:
+					t.Fatalf("at %v: %+v", s.since(), d)
+				}
+			}
+			if want := int(min(1, s.since()/(100*time.Millisecond))); in != want {
+				t.Fatalf("%d have found a place at %v, want %d", in, s.since(), want)
+			}
+			s.at(s.since() + 100*time.Millisecond)
+		}
+		if alone := s.ask("", nil); alone.over {
+			t.Errorf("who comes alone is told %+v", alone.decision)
+		}
+	})
 }
 
 // H2: one at the upstream, one waiting, the third refused; then in turn.
