@@ -76,15 +76,25 @@ func cluster(t *testing.T, engine redistest.Engine) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	l, err := s.NewLeases(shaping.Policy{Name: "q", MaxInFlight: 2, Queue: 9}, Definition{CountedBy: "host", Down: Closed})
+	if err != nil {
+		t.Fatal(err)
+	}
 	for host := range 20 {
 		g := d.Ask(fmt.Sprint(host), shaping.Ask{N: 2})
 		if g.N != 2 || !g.Return(1) {
+			t.Errorf("%+v", g)
+		}
+		if g := l.Ask(fmt.Sprint(host), shaping.LeaseAsk{More: 3, Every: time.Second}); g.Granted != 2 {
 			t.Errorf("%+v", g)
 		}
 	}
 	for _, n := range nodes {
 		if spread := len(strings.Fields(n.Must("KEYS", "live:{*}:q:q"))); spread == 0 {
 			t.Errorf("no schedule on %s", n.Address())
+		}
+		if spread := len(strings.Fields(n.Must("KEYS", "live:{*}:q:h"))); spread == 0 {
+			t.Errorf("no places on %s", n.Address())
 		}
 	}
 	if n := log.count("level=ERROR"); n != 0 {
