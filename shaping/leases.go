@@ -262,7 +262,7 @@ func (l *Line[T]) leased(now int64, a LeaseAsk, got Leases, pause time.Duration)
 	g.held = max(p.taken, g.held+got.Granted)
 	g.told, g.wanted = a.Held+got.Granted, a.More-got.Granted
 	g.free, g.keep, g.lead = got.Free, got.Keep, int64(min(max(2*got.Trip, shortestPoll), longestPoll))
-	if was := g.short; !was || got.Granted > 0 {
+	if !g.short || got.Granted > 0 {
 		g.since = now
 	}
 	g.short = g.wanted > 0
