@@ -8,7 +8,9 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -112,7 +114,7 @@ func (c *course) Done(e *proxy.Event) {
 	}
 }
 
-func newCourse(t *testing.T, text string, up http.Handler) *course {
+func load(t *testing.T, text string) *config.Config {
 	file := filepath.Join(t.TempDir(), "c.toml")
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -121,10 +123,14 @@ func newCourse(t *testing.T, text string, up http.Handler) *course {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return conf
+}
+
+func newCourse(t *testing.T, text string, up http.Handler) *course {
 	c := &course{}
 	c.System = assemble.New(c, slog.New(slog.DiscardHandler))
 	t.Cleanup(c.Close)
-	if err := c.Apply(conf); err != nil {
+	if err := c.Apply(load(t, text)); err != nil {
 		t.Fatal(err)
 	}
 	c.Proxy.Upstreams(t, up)
@@ -235,5 +241,58 @@ func (c *course) when(since time.Time, there func(rate float64) bool) time.Durat
 		if after > 20*time.Second || there(c.Limits()[0].EffectivePerSecond) {
 			return after
 		}
+	}
+}
+
+// A request that waits for another turn while the configuration is reloaded goes
+// where it was to go, once for each turn.
+func TestRetryThroughAReload(t *testing.T) {
+	const conf = `
+[admin]
+listen = ""
+[upstream.app]
+url = "http://192.0.2.1"
+[limit.q]
+algorithm = "leaky-bucket"
+rate = "1/s"
+queue = 10
+[[route]]
+match = "/"
+upstream = "app"
+limits = ["q"]
+`
+	for name, change := range map[string][2]string{
+		"nothing":      {"", ""},
+		"the upstream": {"192.0.2.1", "192.0.2.2"},
+		"no retries":   {`[limit.q]`, "retries = 0\n[limit.q]"},
+		"not obeyed":   {`[limit.q]`, "obey = false\n[limit.q]"},
+		"the limit":    {"[limit.q]\nalgorithm = \"leaky-bucket\"", "[limit.q]\nalgorithm = \"token-bucket\""},
+		"no limit":     {`limits = ["q"]`, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				start := time.Now()
+				var came []time.Duration
+				c := newCourse(t, conf, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					if r.Host != "192.0.2.1" {
+						t.Errorf("sent to %s", r.Host)
+					}
+					if came = append(came, time.Since(start)); len(came) == 1 {
+						w.Header().Set("Retry-After", "3")
+						w.WriteHeader(http.StatusTooManyRequests)
+					}
+				}))
+				time.AfterFunc(time.Second, func() {
+					if err := c.Apply(load(t, strings.Replace(conf, change[0], change[1], 1))); err != nil {
+						t.Error(err)
+					}
+				})
+				c.get()
+				time.Sleep(time.Minute)
+				if len(c.failed) != 0 || c.turns != 2 || !slices.Equal(came, []time.Duration{0, 3 * time.Second}) {
+					t.Errorf("it came at %v in %d turns, and is told as %+v", came, c.turns, c.failed)
+				}
+			})
+		})
 	}
 }
