@@ -38,6 +38,7 @@ type Status struct {
 	FairBy         string        // as Key; "global": nobody takes turns
 	PromoteAfter   time.Duration // 0: there is nothing to rise to
 	ShedAbove      time.Duration // 0: nobody is refused for the waits of others
+	ReserveHigh    float64       // share of rate, burst and places that only class high may use; 0: none
 	DeadlineHeader string        // empty: none
 	Cost           int64         // what a request takes
 	CostHeader     string        // the header that says otherwise; empty: none

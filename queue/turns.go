@@ -55,6 +55,7 @@ type Turns[T any] struct {
 	cost   int64
 	least  int64 // what one cost, of all who waited since nobody did
 	most   int64
+	costs  [classes]int64 // by own class
 	seq    uint64
 	levels [classes]level[T]
 	came   [classes]series[T]          // by own class, in order of arrival
@@ -115,6 +116,10 @@ func (q *Turns[T]) Cost() int64 { return q.cost }
 // did.
 func (q *Turns[T]) Costs() (least, most int64) { return q.least, q.most }
 
+// CostOf is what those cost together who wait and are of that class, whatever they
+// count as by now.
+func (q *Turns[T]) CostOf(c Class) int64 { return q.costs[c] }
+
 // Flows is how many flows wait.
 func (q *Turns[T]) Flows() int { return len(q.flows) }
 
@@ -173,6 +178,7 @@ func (q *Turns[T]) enter(p *Place[T], class, level Class, key string) {
 	}
 	q.n++
 	q.cost += p.Cost
+	q.costs[class] += p.Cost
 	q.least, q.most = min(q.least, p.Cost), max(q.most, p.Cost)
 	q.resize(f, +1, p.Cost)
 	q.count(p, +1)
@@ -187,6 +193,20 @@ func (q *Turns[T]) Next(now int64) *Place[T] {
 		}
 	}
 	return nil
+}
+
+// NextHigh is who is next at now of those of class High; nil if none waits. It looks
+// at no more than a waiter of each flow that stands before the one it finds.
+func (q *Turns[T]) NextHigh(now int64) *Place[T] {
+	if q.came[High].first == nil {
+		return nil
+	}
+	q.age(now)
+	for n := q.levels[High].ring.first; ; n = n.next {
+		if p := n.flow.own[High].first; p != nil {
+			return p
+		}
+	}
 }
 
 // First is who is next at now of those that may go; nil if there is none. The
@@ -314,6 +334,7 @@ func (q *Turns[T]) Remove(p *Place[T]) bool {
 	f.own[p.class].remove(p, own)
 	q.n--
 	q.cost -= p.Cost
+	q.costs[p.class] -= p.Cost
 	q.count(p, -1)
 	q.resize(f, -1, -p.Cost)
 	if f.n == 0 {

@@ -136,14 +136,18 @@ func (l *Line[T]) readyFor(now int64, free passage) bool {
 // wait is how long e waits if it comes at now and finds some before it that cost
 // so much. Those of them that are for the same gate leave when it opens at the
 // earliest, and no faster than its quota allows.
-func (l *Line[T]) wait(now int64, e Entrant, before, cost int64) time.Duration {
-	wait := l.pace.Wait(now, before, l.first(now, before, cost), cost)
+func (l *Line[T]) wait(now int64, e *Entrant, before, cost int64) time.Duration {
+	lineup := l.lineup(now, e, before, cost)
+	wait := l.pace.wait(now, &lineup, cost, e.Class)
 	if e.Gate == nil {
 		return wait
 	}
 	same := l.gates[e.passage()]
-	if until := l.shut(now, e); until != 0 && until != Endless {
-		wait = max(wait, l.pace.waitFrom(now, until, min(before, same.cost), cost))
+	if until := l.shut(now, *e); until != 0 && until != Endless {
+		lineup.cost = min(before, same.cost)
+		lineup.below = min(lineup.below, lineup.cost)
+		lineup.high = min(lineup.high, lineup.cost-lineup.below)
+		wait = max(wait, l.pace.waitFrom(now, until, lineup, cost, e.Class))
 	}
 	if e.Paced {
 		// Each that costs something is one request.
@@ -154,13 +158,19 @@ func (l *Line[T]) wait(now int64, e Entrant, before, cost int64) time.Duration {
 	return wait
 }
 
-// place is how long it takes until some have left that cost so much, and one more
-// of that cost. If nobody may pass, that begins when somebody may.
-func (l *Line[T]) place(now, before, cost int64) time.Duration {
+// gateless is wait as if e had no gate to pass.
+func (l *Line[T]) gateless(now int64, e *Entrant, before, cost int64) time.Duration {
+	lineup := l.lineup(now, e, before, cost)
+	return l.pace.wait(now, &lineup, cost, e.Class)
+}
+
+// place is how long it takes until those before have left, and one more of that
+// cost and class. If nobody may pass, that begins when somebody may.
+func (l *Line[T]) place(now int64, before *lineup, cost int64, c queue.Class) time.Duration {
 	if barred, _, opens := l.barred(now); barred > 0 && barred == l.queue.Len() && opens != Endless {
-		return l.pace.waitFrom(now, opens, before, cost)
+		return l.pace.waitFrom(now, opens, *before, cost, c)
 	}
-	return l.pace.Wait(now, before, l.first(now, before, cost), cost)
+	return l.pace.wait(now, before, cost, c)
 }
 
 // Late takes out those behind g whose turns have moved beyond their patience
@@ -171,7 +181,7 @@ func (l *Line[T]) Late(now int64, g *Gate) []*Waiter[T] {
 		return nil
 	}
 	var late []*Waiter[T]
-	before := int64(0)
+	var before lineup
 	for p := range l.queue.All(now) {
 		w := p.Value
 		if w.entrant.Gate != g {
@@ -181,10 +191,23 @@ func (l *Line[T]) Late(now int64, g *Gate) []*Waiter[T] {
 		if !w.own {
 			gives = l.pace.Runs(now, w.until)
 		}
-		if addTime(now, int64(l.pace.waitFrom(now, until, before, w.place.Cost))) > gives {
+		// It is told only if there is no way: one of class High passes all others.
+		c, sure := w.entrant.Class, before
+		if l.pace.holds(c) {
+			sure.most = w.place.Cost
+		} else if l.pace.rest != nil {
+			sure.cost = before.high
+		}
+		sure.high = 0
+		if addTime(now, int64(l.pace.waitFrom(now, until, sure, w.place.Cost, c))) > gives {
 			late = append(late, w)
+			continue
+		}
+		before.cost += w.place.Cost
+		if c == queue.High {
+			before.high += w.place.Cost
 		} else {
-			before += w.place.Cost
+			before.below += w.place.Cost
 		}
 	}
 	for _, w := range late {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/shapeproxy/shapeproxy/limiter"
+	"github.com/shapeproxy/shapeproxy/queue"
 	"github.com/shapeproxy/shapeproxy/shaping"
 )
 
@@ -41,6 +42,7 @@ type bubbleVisit struct {
 	id     int
 	key    string
 	cost   int64
+	class  queue.Class
 	cancel context.CancelCauseFunc
 	left   atomic.Bool // the client has, and only Gone knows
 
@@ -64,10 +66,10 @@ func (b *bubble) randomPolicy() shaping.Policy {
 	t := b.terms(b.t, true)
 	p := shaping.Policy{
 		Rate: t.Rate, Burst: t.Burst, MaxInFlight: t.MaxInFlight, Queue: t.Queue,
-		MaxWait: max(1, t.MaxWait), PromoteAfter: t.PromoteAfter,
+		MaxWait: max(1, t.MaxWait), PromoteAfter: t.PromoteAfter, ReserveHigh: t.ReserveHigh,
 	}
 	if b.keys > 1 { // without places, a key may be forgotten while its request is unfinished
-		p.MaxInFlight = max(1, p.MaxInFlight)
+		p.MaxInFlight = max(2, p.MaxInFlight)
 	}
 	if p.Rate.Count > 0 {
 		p.Queue++
@@ -80,6 +82,7 @@ func (b *bubble) randomPolicy() shaping.Policy {
 func policyTerms(p shaping.Policy) shaping.Terms {
 	return shaping.Terms{
 		Rate: p.Rate, Burst: p.Burst, Queue: p.Queue, MaxWait: p.MaxWait, MaxInFlight: p.MaxInFlight, PromoteAfter: p.PromoteAfter,
+		ReserveHigh: p.ReserveHigh,
 	}
 }
 
@@ -91,7 +94,7 @@ func (b *bubble) end(id int, reason limiter.Reason) {
 	}
 	v.ended, v.reason, v.at = true, reason, b.now()
 	if reason == limiter.ReasonNone {
-		b.ledgers[v.key].left(b.refs[v.key].terms, v.cost)
+		b.ledgers[v.key].left(b.refs[v.key].terms, v.cost, v.class)
 	}
 }
 
@@ -184,7 +187,7 @@ func (b *bubble) arrive(key string, classes, flows int) {
 	}
 	e := b.entrant(classes, flows, b.policy.MaxWait)
 	ctx, cancel := context.WithCancelCause(b.t.Context())
-	v := &bubbleVisit{id: id, key: key, cost: r.cost(e), cancel: cancel, came: now}
+	v := &bubbleVisit{id: id, key: key, cost: r.cost(e), class: e.Class, cancel: cancel, came: now}
 	b.visits = append(b.visits, v)
 	b.ledgers[key].came[id] = ""
 	verdict, out := r.enter(now, e, id)
@@ -241,7 +244,7 @@ func (b *bubble) waiting() (all []*bubbleVisit) {
 
 func (b *bubble) release(v *bubbleVisit) {
 	v.released = true
-	b.refs[v.key].done(b.now())
+	b.refs[v.key].done(b.now(), v.class)
 	b.serve()
 	v.grant.Release()
 }
@@ -270,10 +273,8 @@ func (b *bubble) resume() {
 }
 
 func (b *bubble) adopt(p shaping.Policy) {
-	if (b.policy.Rate.Count > 0) != (p.Rate.Count > 0) {
-		for _, l := range b.ledgers {
-			l.breaks()
-		}
+	for _, l := range b.ledgers {
+		l.changes(policyTerms(b.policy), policyTerms(p))
 	}
 	b.policy = p
 	for _, r := range b.refs {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/shapeproxy/shapeproxy/limiter"
+	"github.com/shapeproxy/shapeproxy/queue"
 )
 
 // A bucket is the waiting around one Line: a mutex, an alarm that is set only
@@ -36,7 +37,7 @@ func (b *bucket) arriveLocked(now int64, req *Request) (limiter.Decision, *Waite
 	b.serveLocked(now) // a late alarm makes nobody's turn later
 	e := req.entrant()
 	if b.rules.DryRun {
-		return b.decideLocked(now, b.line.Rehearse(now, e)), nil
+		return b.decideLocked(now, b.line.Rehearse(now, e), queue.High), nil
 	}
 	seen := e.Gate.closure()
 	verdict, w, out := b.line.Enter(now, e, turn{gone: req.Gone})
@@ -44,7 +45,7 @@ func (b *bucket) arriveLocked(now int64, req *Request) (limiter.Decision, *Waite
 		b.refuseLocked(out, now, limiter.ReasonQueueFull)
 	}
 	if w == nil {
-		d := b.decideLocked(now, verdict)
+		d := b.decideLocked(now, verdict, e.Class)
 		d.OwnDeadline = d.Reason == limiter.ReasonMaxWait && e.MaxWait > 0 && e.MaxWait < b.rules.MaxWait
 		return d, nil
 	}
@@ -78,7 +79,7 @@ func (b *bucket) wait(ctx context.Context, w *Waiter[turn], d *limiter.Decision)
 		// to the next, it would be made by now later than the schedule knows,
 		// and by more than Slack that breaks the promise about any interval.
 		d.Allowed, d.Reason = false, limiter.ReasonClientGone
-		b.done()
+		b.done(w.entrant.Class)
 		return context.Cause(ctx)
 	}
 	return nil
@@ -127,12 +128,12 @@ func (b *bucket) tellLateLocked(now int64, g *Gate) {
 	}
 }
 
-// done gives back the place of a request that was let go.
-func (b *bucket) done() {
+// done gives back the place of a request that was let go, as one of that class.
+func (b *bucket) done(c queue.Class) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := b.now()
-	b.line.Done(now)
+	b.line.Done(now, c)
 	if b.line.Waiting() > 0 || b.line.pace.leases != nil {
 		b.serveLocked(now)
 		b.armLocked(now)
@@ -209,7 +210,7 @@ func (b *bucket) endLocked(w *Waiter[turn], now int64, reason limiter.Reason) {
 	if g := w.entrant.Gate; g != nil {
 		g.unwatch(b)
 	}
-	d := b.stateLocked(now)
+	d := b.stateLocked(now, w.entrant.Class)
 	d.Allowed, d.Reason = reason == limiter.ReasonNone, reason
 	d.OwnDeadline = reason == limiter.ReasonMaxWait && w.own
 	d.Queued, d.Waited, d.Ahead = !w.prompt || !d.Allowed, time.Duration(now-w.Came), w.Ahead
@@ -217,9 +218,9 @@ func (b *bucket) endLocked(w *Waiter[turn], now int64, reason limiter.Reason) {
 	w.Value.decision = &d
 }
 
-// decide is the decision about a request that does not wait.
-func (b *bucket) decideLocked(now int64, v Verdict) limiter.Decision {
-	d := b.stateLocked(now)
+// decide is the decision about a request of that class that does not wait.
+func (b *bucket) decideLocked(now int64, v Verdict, c queue.Class) limiter.Decision {
+	d := b.stateLocked(now, c)
 	d.Allowed, d.Reason = v.Reason == limiter.ReasonNone, v.Reason
 	if v.Reason == limiter.ReasonQueueFull && b.rules.Queue == 0 {
 		d.Reason = limiter.ReasonLimit // there is no queue to be full
@@ -232,25 +233,25 @@ func (b *bucket) decideLocked(now int64, v Verdict) limiter.Decision {
 	return d
 }
 
-// state is the part of a decision that does not depend on the request.
-func (b *bucket) stateLocked(now int64) limiter.Decision {
-	d := b.rules.decision(b.shaper.clock.at(now))
+// state is the part of a decision that does not depend on the request but for its
+// class.
+func (b *bucket) stateLocked(now int64, c queue.Class) limiter.Decision {
+	d := b.rules.decision(b.shaper.clock.at(now), c)
 	if b.rules.Rate.Count > 0 {
-		d.Remaining, d.ResetAfter = b.line.Remaining(now)
+		d.Remaining, d.ResetAfter = b.line.Remaining(now, c)
 	} else {
-		d.Remaining = b.line.Free(now)
-		_, places := b.line.Found()
-		d.Limit = int64(places)
+		d.Remaining = b.line.Free(now, c)
+		d.Limit = b.line.Places(c)
 	}
 	return d
 }
 
-// peek is what the line would say, without asking it.
-func (b *bucket) peek() limiter.Decision {
+// peek is what the line would say to one of that class, without asking it.
+func (b *bucket) peek(c queue.Class) limiter.Decision {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := b.now()
-	d := b.decideLocked(now, b.line.Look(now))
+	d := b.decideLocked(now, b.line.LookFor(now, Entrant{Class: c}), c)
 	d.Queued, d.Waited, d.Peeked = false, 0, true // nobody asked, so nobody waits
 	return d
 }

@@ -70,6 +70,8 @@ func (s *Shaper) shareable(p Policy) error {
 		return errors.New("a pace that is shared needs a rate")
 	case p.searches():
 		return errors.New("a pace that is shared cannot be searched for")
+	case p.ReserveHigh != 0:
+		return errors.New("a pace that is shared has no share that is reserved")
 	case p.DryRun:
 		return errors.New("a queue whose pace is shared has no dry run")
 	}
@@ -147,10 +149,10 @@ func (l *Line[T]) grant(now int64, t Terms, a Departures) {
 	g, c := l.pace.grants, l.clock()
 	if a.Alone > 0 {
 		g.leases, g.alone = nil, addTime(now, int64(a.Alone))
-		l.pace.adopt(now, a.Rate, a.Burst)
+		l.pace.schedule.adopt(now, a.Rate, a.Burst)
 		return
 	}
-	l.pace.adopt(now, t.Rate, t.Burst)
+	l.pace.schedule.adopt(now, t.Rate, t.Burst)
 	g.alone, g.rivals, g.ahead = 0, a.Rivals, max(aheadAtFirst, a.Ahead)
 	s := &schedule{rate: a.Rate}
 	one := &lease{rate: a.Rate, first: span{c.of(a.First), a.Frac}, from: c.of(a.NotBefore), n: a.N, answered: now, back: a.Return}

@@ -128,7 +128,22 @@
 // already stays, so High ones have nobody else before them than those, and what
 // need not wait is let in. RetryAfter is then until the line has drained.
 //
-// A dry run decides as if all were of one class and flow. Nobody stands in its
+// With ReserveHigh, a share of rate, burst and places is for requests of class High
+// only, also while none comes. What is promised above then holds twice: for all by
+// the whole, and for those of other classes by the rest. In any interval of length t
+// at most the rest's rate × (t + 2 ms) + the rest's burst of them are released, and
+// no more are unfinished than the rest's places. What counts is a request's own
+// class: PromoteAfter moves it in the order, and no more. Who may not go because the
+// rest is used up keeps its place, and the next of class High that may go passes it.
+// So while somebody waits whom both allow to go, somebody goes at that instant; and of
+// those who may go, the first in order goes. The wait that is predicted for one below
+// High is as if all of class High who wait went first, and for one of class High not
+// longer than what is reserved takes to let out those of its class before it, and
+// what the rest's bucket holds. Turning it off lets out no bunch: what gathered
+// while others were held back is for nobody who waited then, but for one token.
+//
+// A dry run decides as if all were of one flow and of class High, so that nobody is
+// held to what is not reserved. Nobody stands in its
 // queue, so it cannot tell who would have been overtaken, put out or shed, who would
 // have given up, nor for how long one that would have waited would have held
 // its place.

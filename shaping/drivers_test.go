@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/shapeproxy/shapeproxy/limiter"
+	"github.com/shapeproxy/shapeproxy/queue"
 	"github.com/shapeproxy/shapeproxy/shaping"
 )
 
@@ -50,7 +51,7 @@ func byHeap(p shaping.Policy, visits []visit) []outcome {
 	out := make([]outcome, len(visits))
 	waiters := make([]*shaping.Waiter[int], len(visits))
 	end := func(who int, reason limiter.Reason, now time.Duration, ahead int) {
-		remain, _ := line.Remaining(int64(now))
+		remain, _ := line.Remaining(int64(now), queue.High)
 		out[who] = outcome{reason, now, ahead, remain}
 	}
 	var todo events

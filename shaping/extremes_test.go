@@ -50,7 +50,7 @@ func TestExtremesStayNumbers(t *testing.T) {
 			case 4:
 				if out > 0 {
 					out--
-					l.Done(now)
+					l.Done(now, queue.High)
 				}
 			default:
 				v, w, _ := l.Enter(now, e, i)
@@ -71,7 +71,7 @@ func TestExtremesStayNumbers(t *testing.T) {
 				}
 				break
 			}
-			if n, more := l.Remaining(now); n < 0 || more < 0 {
+			if n, more := l.Remaining(now, queue.High); n < 0 || more < 0 {
 				t.Fatalf("seed %d: remaining %d %v", seed, n, more)
 			}
 			if w := l.Wake(now); w <= now && l.Waiting() > 0 {

@@ -239,7 +239,7 @@ func walkGates(t *testing.T, seed uint64) {
 				}
 				ledger.passes(int64(now-lastNow), terms)
 				last, lastNow = now+interval*time.Duration(v.req.Cost-1), now
-				ledger.left(terms, v.req.Cost)
+				ledger.left(terms, v.req.Cost, v.req.Class)
 				if g.Queued {
 					fail(ledger.ordered(id, shaping.Entrant{Class: v.req.Class, Flow: fmt.Sprintf("%s %p", v.req.Flow, v.where)}))
 				}

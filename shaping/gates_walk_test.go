@@ -30,6 +30,7 @@ func TestGatesOfManyLinesWalk(t *testing.T) {
 type gated struct {
 	line    *gatedLine
 	gate    *shaping.Gate
+	class   queue.Class
 	own     time.Duration // its own deadline, if that is shorter; 0: none
 	came    time.Duration
 	over    bool
@@ -45,6 +46,13 @@ type gatedLine struct {
 	until  time.Duration // time has passed in the ledger until then
 	stirs  time.Duration // when something last left, or something changed
 	taken  int
+	below  int // of these, of classes below High
+}
+
+// free reports whether there is a place for one of that class.
+func (l *gatedLine) free(c queue.Class) bool {
+	p := l.limit.policy
+	return l.taken < p.MaxInFlight && (c == queue.High || l.below < int(float64(p.MaxInFlight)*(1-p.ReserveHigh)+1e-9))
 }
 
 type gatedLimit struct {
@@ -64,6 +72,7 @@ func walkManyGates(t *testing.T, rng *rand.Rand) {
 		p := tb(t, rate, int64(1+rng.IntN(4)), 1+rng.IntN(20), time.Second+ms(30000))
 		p.MaxInFlight = 3 * (1 + rng.IntN(3))
 		p.PromoteAfter = 2 * time.Second * time.Duration(rng.IntN(2))
+		p.ReserveHigh = []float64{0, 0.2, 0.5}[rng.IntN(3)]
 		return p
 	}
 	var limits []*gatedLimit
@@ -85,7 +94,7 @@ func walkManyGates(t *testing.T, rng *rand.Rand) {
 	var mu sync.Mutex // of what requests write as they end
 	var all []*gated
 	terms := func(l *gatedLine) shaping.Terms {
-		return shaping.Terms{Rate: l.limit.policy.Rate, Burst: l.limit.policy.Burst}
+		return shaping.Terms{Rate: l.limit.policy.Rate, Burst: l.limit.policy.Burst, ReserveHigh: l.limit.policy.ReserveHigh}
 	}
 	passes := func(l *gatedLine) {
 		l.ledger.passes(int64(now()-l.until), terms(l))
@@ -113,6 +122,7 @@ func walkManyGates(t *testing.T, rng *rand.Rand) {
 				r.own = req.MaxWait
 			}
 		}
+		r.class = req.Class
 		id := len(all)
 		mu.Lock()
 		all = append(all, r)
@@ -132,11 +142,13 @@ func walkManyGates(t *testing.T, rng *rand.Rand) {
 					t.Errorf("request %d left at %v through a closed gate, %v, or in a pause", id, now(), closed)
 				}
 				passes(l)
-				l.ledger.left(terms(l), req.Cost)
-				l.stirs, r.release = now(), g.Release
-				if l.taken++; l.taken > l.limit.policy.MaxInFlight {
-					t.Errorf("request %d is the %dth under way, of %d", id, l.taken, l.limit.policy.MaxInFlight)
+				l.ledger.left(terms(l), req.Cost, req.Class)
+				if !l.free(req.Class) {
+					t.Errorf("request %d is the %dth under way, and %d of these below high, of %+v", id, l.taken+1, l.below, l.limit.policy)
 				}
+				l.stirs, r.release = now(), g.Release
+				l.taken++
+				l.below += min(1, int(req.Class))
 			case err == nil && r.own > 0 && g.Waited > r.own:
 				t.Errorf("request %d had %v, and was refused after %v", id, r.own, g.Waited)
 			case err == nil && g.RetryAfter <= 0:
@@ -168,6 +180,7 @@ func walkManyGates(t *testing.T, rng *rand.Rand) {
 		release := r.release
 		r.release = nil
 		r.line.taken--
+		r.line.below -= min(1, int(r.class))
 		r.line.stirs = now()
 		mu.Unlock()
 		release()
@@ -212,7 +225,7 @@ func walkManyGates(t *testing.T, rng *rand.Rand) {
 		case n < 24:
 			p := policy()
 			// Of these it would matter who leaves at this very instant before the change.
-			p.Burst, p.MaxInFlight = limit.policy.Burst, limit.policy.MaxInFlight
+			p.Burst, p.MaxInFlight, p.ReserveHigh = limit.policy.Burst, limit.policy.MaxInFlight, limit.policy.ReserveHigh
 			mu.Lock()
 			for _, l := range lines {
 				passes(l)
@@ -248,7 +261,7 @@ func walkManyGates(t *testing.T, rng *rand.Rand) {
 		for i, r := range all {
 			l := r.line
 			since := max(r.came, l.stirs, shut[r.gate]+1500*time.Millisecond)
-			if p := l.limit.policy; !r.over && l.limit.paused <= now() && l.taken < p.MaxInFlight && now() > since+(2*dearest+1)*p.Rate.Interval()+1500*time.Millisecond {
+			if p := l.limit.policy; !r.over && l.limit.paused <= now() && l.free(r.class) && now() > since+time.Duration(float64((2*dearest+1)*p.Rate.Interval())/(1-p.ReserveHigh))+1500*time.Millisecond {
 				t.Errorf("request %d waits in vain at %v since %v under %+v, gate shut at %v", i, now(), since, p, shut[r.gate])
 				r.over = true
 			}

@@ -170,7 +170,7 @@ func (p *Pace) leaveGranted(now, cost int64) {
 		g.spaced = addTime(now-int64(Slack), p.price(cost).ceil())
 	}
 	g.take(cost)
-	p.pass(now, cost) // so that the line's own schedule knows, if it is to go on by that
+	p.pass(now, 0, cost) // so that the line's own schedule knows, if it is to go on by that
 }
 
 // waitGranted is how long one of that cost would wait behind others that cost so

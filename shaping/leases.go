@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/shapeproxy/shapeproxy/limiter"
+	"github.com/shapeproxy/shapeproxy/queue"
 )
 
 // SharedLeases are the places of a Shaper's lines, shared with those of the same
@@ -97,6 +98,8 @@ func (p Policy) leasable() error {
 	switch {
 	case p.searches():
 		return errors.New("places that are shared cannot be searched for")
+	case p.ReserveHigh != 0:
+		return errors.New("of places that are shared none can be reserved")
 	case p.DryRun:
 		return errors.New("a queue whose places are shared has no dry run")
 	}
@@ -115,9 +118,10 @@ func (p *Pace) bound(now int64) (n int, ok bool) {
 	}
 }
 
-// occupy notes that one has left.
-func (p *Pace) occupy(now int64) {
+// occupy notes that one of that class has left.
+func (p *Pace) occupy(now int64, c queue.Class) {
 	p.taken++
+	p.below += below(c)
 	if g := p.leases; g != nil {
 		g.held = max(g.held, p.taken)
 		p.deny(now)
@@ -132,8 +136,9 @@ func (p *Pace) deny(now int64) {
 }
 
 // vacate gives a place back.
-func (p *Pace) vacate(now int64) {
+func (p *Pace) vacate(now int64, c queue.Class) {
 	p.taken--
+	p.below -= below(c)
 	switch g := p.leases; {
 	case g == nil:
 	case p.places == 0:
@@ -185,7 +190,7 @@ func (l *Line[T]) wanting(now, within int64) (n int, next int64) {
 	case head == nil:
 		return 0, max(opens, paused)
 	}
-	due := p.dueByRate(now, l.opened(now, head), head.place.Cost)
+	due := p.dueByRate(now, l.opened(now, head), head.place.Cost, head.entrant.Class)
 	if due == Endless && paused != Endless && p.grants.bind(now) {
 		due = max(paused, p.grants.next) // no departure is held; by then one may be
 	}

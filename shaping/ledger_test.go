@@ -2,11 +2,13 @@ package shaping_test
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"testing"
 	"time"
 
 	"github.com/shapeproxy/shapeproxy/limiter"
+	"github.com/shapeproxy/shapeproxy/queue"
 	"github.com/shapeproxy/shapeproxy/shaping"
 )
 
@@ -17,6 +19,18 @@ type ledger struct {
 	stretches   [][]entry // of time through which there was a rate, and no clock was set forward
 	budget      int64     // what the rate has allowed until now, in 1/units of a request
 	last        map[string]int
+	below       [][]otherEntry // what left of classes below High, by stretch of time with a reserve
+	restBudget  float64        // what the rate that is not reserved has allowed
+}
+
+// An otherEntry is a departure of a class below High, in floats, as shares of rates
+// have no common unit.
+type otherEntry struct{ budget, perNS, burst, cost float64 }
+
+// unreserved is what of t is for everybody.
+func unreserved(t shaping.Terms) (perNS, burst float64) {
+	share := 1 - t.ReserveHigh
+	return share * float64(t.Rate.Count) / float64(t.Rate.Per), max(1, math.Floor(share*float64(t.Burst)+1e-9))
 }
 
 // An entry is one departure.
@@ -29,7 +43,7 @@ const units = int64(21 * time.Second)
 var ledgerRates = []string{"20/m", "2/s", "7/s", "3/7ms", "100/s", "1999/s"}
 
 func newLedger() *ledger {
-	return &ledger{came: map[int]string{}, ended: map[int]string{}, stretches: [][]entry{nil}, last: map[string]int{}}
+	return &ledger{came: map[int]string{}, ended: map[int]string{}, stretches: [][]entry{nil}, below: [][]otherEntry{nil}, last: map[string]int{}}
 }
 
 func perNS(r limiter.Rate) int64 { return r.Count * (units / int64(r.Per)) }
@@ -38,19 +52,54 @@ func perNS(r limiter.Rate) int64 { return r.Count * (units / int64(r.Per)) }
 func (l *ledger) passes(d int64, t shaping.Terms) {
 	if t.Rate.Count > 0 {
 		l.budget += d * perNS(t.Rate)
+		rate, _ := unreserved(t)
+		l.restBudget += float64(d) * rate
 	}
 }
 
 // breaks says that what left before and what leaves from here on are bound by
 // nothing together.
-func (l *ledger) breaks() { l.stretches = append(l.stretches, nil) }
+func (l *ledger) breaks() { l.stretches, l.below = append(l.stretches, nil), append(l.below, nil) }
+
+// changes notes other terms, under which more or less may be reserved.
+func (l *ledger) changes(was, is shaping.Terms) {
+	if (was.Rate.Count > 0) != (is.Rate.Count > 0) {
+		l.breaks()
+	}
+	if (was.ReserveHigh > 0) != (is.ReserveHigh > 0) {
+		l.below = append(l.below, nil)
+	}
+}
 
 // left notes a departure.
-func (l *ledger) left(t shaping.Terms, cost int64) {
-	if t.Rate.Count > 0 {
-		last := len(l.stretches) - 1
-		l.stretches[last] = append(l.stretches[last], entry{l.budget, perNS(t.Rate), t.Burst, cost})
+func (l *ledger) left(t shaping.Terms, cost int64, c queue.Class) {
+	if t.Rate.Count == 0 {
+		return
 	}
+	last := len(l.stretches) - 1
+	l.stretches[last] = append(l.stretches[last], entry{l.budget, perNS(t.Rate), t.Burst, cost})
+	if n := len(l.below) - 1; t.ReserveHigh > 0 && c != queue.High { // else what binds all is all that does
+		rate, burst := unreserved(t)
+		l.below[n] = append(l.below[n], otherEntry{l.restBudget, rate, burst, float64(cost)})
+	}
+}
+
+// reserved checks, for all pairs of departures of those below High, that they kept
+// to what is not reserved.
+func (l *ledger) reserved() error {
+	for _, out := range l.below {
+		for i := range out {
+			rate, burst, n := 0.0, 0.0, 0.0
+			for _, e := range out[i:] {
+				rate, burst = max(rate, e.perNS), max(burst, e.burst)
+				n += e.cost
+				if most := e.budget - out[i].budget + float64(shaping.Slack)*rate + burst + max(0, e.cost-e.burst); n > most+1e-3 {
+					return fmt.Errorf("%v left of classes below high where %.3f may", n, most)
+				}
+			}
+		}
+	}
+	return nil
 }
 
 // ends notes that a request ended, which each does once.
@@ -80,6 +129,9 @@ func (l *ledger) balance() error {
 		if _, ok := l.ended[id]; !ok {
 			return fmt.Errorf("request %d never ended", id)
 		}
+	}
+	if err := l.reserved(); err != nil {
+		return err
 	}
 	for _, out := range l.stretches {
 		for i := range out {

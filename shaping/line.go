@@ -33,7 +33,8 @@ type Line[T any] struct {
 	maxWait  time.Duration
 	queue    queue.Turns[*Waiter[T]]
 	head     *Waiter[T] // who was next when that was last asked
-	came     uint64     // how many have come to wait, ever
+	came     uint64     // how many have come to wait, or passed those who do, ever
+	latest   uint64     // of those who have left, who came last
 	left     int64      // what those cost who have left after waiting, ever
 
 	// Who waits stands in one of these, by when it gives up: on the clock of
@@ -72,6 +73,9 @@ func NewLine[T any](t Terms) Line[T] {
 	l := Line[T]{capacity: t.Queue, maxWait: t.MaxWait, search: newSearch(t), shed: newShed(t.ShedAbove)}
 	rate, places := l.search.found(t)
 	l.pace = NewPace(rate, t.Burst, places)
+	if t.ReserveHigh != 0 {
+		l.pace.rest = (&rest{parts: parts(t.ReserveHigh)}).of(&l.pace)
+	}
 	l.queue.Ageing = int64(t.PromoteAfter)
 	return l
 }
@@ -103,7 +107,10 @@ func (l *Line[T]) Enter(now int64, e Entrant, v T) (verdict Verdict, w, out *Wai
 		if !l.take(now, e) {
 			return l.Enter(now, e, v) // the gate has just let another line's pass
 		}
-		l.pace.Pass(now, l.cost(e))
+		l.pace.Pass(now, l.cost(e), e.Class)
+		l.left += l.cost(e) // where some wait, it has passed them
+		l.came++
+		l.latest = l.came
 		l.search.use(now)
 		if !back {
 			l.note(now, e, l.queue.Ticket(now))
@@ -158,61 +165,19 @@ func addTime(a, b int64) int64 {
 	return a + b
 }
 
-// Rehearse decides as Arrive does for a request that goes on whatever is
-// decided, as in a dry run: if it would wait, its place is taken until its turn
-// would have come, with nobody in it. If it would have passed at once it has
-// left, and is Done once; what is at the upstream while it would have waited
-// is not counted.
-//
-// It is decided as if all were of one class and flow: only the cost of e counts.
-func (l *Line[T]) Rehearse(now int64, e Entrant) Verdict {
-	e = Entrant{Cost: e.Cost}
-	verdict := l.LookFor(now, e)
-	switch {
-	case verdict.Reason != limiter.ReasonNone:
-	case verdict.Queued:
-		l.ghosts.push(l.cost(e))
-	default:
-		l.pace.Pass(now, l.cost(e))
-	}
-	return verdict
-}
-
-// settle lets the rehearsed requests out that were due by now, each at its very
-// instant: no timer is late when there is none.
-func (l *Line[T]) settle(now int64) {
-	for l.ghosts.n > 0 && l.queue.Len() == 0 {
-		cost := l.ghosts.head()
-		due := l.pace.Due(now, cost)
-		if due > now {
-			return
-		}
-		l.pace.Leave(max(due, l.pace.ready, l.pace.resumed), cost)
-		l.pace.taken--
-		l.ghosts.pop()
-	}
-}
-
-// EndRehearsal empties the places that rehearsed requests have taken. Nobody is
-// to wait behind one that is not there.
-func (l *Line[T]) EndRehearsal(now int64) {
-	l.settle(now)
-	l.ghosts = ghosts{}
-}
-
 // Due is the instant at which the head may leave, if there is one, as seen at
 // now; Endless if a place has to become free first, or a pause to be ended.
 func (l *Line[T]) Due(now int64) int64 {
 	w := l.Head(now)
 	if w == nil {
-		return l.pace.Due(now, l.ghosts.head())
+		return l.pace.Due(now, l.ghosts.head(), queue.High)
 	}
 	return l.due(now, w)
 }
 
 // due is the instant at which w may leave, if it is the next and may pass its gate.
 func (l *Line[T]) due(now int64, w *Waiter[T]) int64 {
-	return l.pace.dueSince(now, l.opened(now, w), w.place.Cost)
+	return l.pace.dueSince(now, l.opened(now, w), w.place.Cost, w.entrant.Class)
 }
 
 // Wake is the instant at which something is due for those who wait: the head
@@ -226,7 +191,7 @@ func (l *Line[T]) Wake(now int64) int64 {
 		l.ready(now)
 	}
 	if l.head == nil {
-		if at = l.pace.Due(now, 1); at <= now || l.pace.mayAsk(now) { // else the line takes its turn at quotas then
+		if at = l.pace.Due(now, 1, queue.High); at <= now || l.pace.mayAsk(now) { // else the line takes its turn at quotas then
 			_, _, at = l.barred(now)
 		}
 	} else if at > now {
@@ -281,8 +246,11 @@ func (l *Line[T]) Head(now int64) (w *Waiter[T]) {
 	if p != nil {
 		w = p.Value
 	}
+	if w != nil && l.pace.holds(w.entrant.Class) {
+		w = l.passing(now, w)
+	}
 	if w != nil && l.head != nil && w.place.Cost < l.head.place.Cost {
-		l.pace.passedOver(now, l.head.place.Cost)
+		l.pace.passedOver(now, l.head.place.Cost, l.head.entrant.Class)
 	}
 	l.head = w
 	return w
@@ -315,9 +283,9 @@ func (l *Line[T]) leave(now int64, w *Waiter[T]) (ok bool) {
 	if opened != 0 {
 		l.pace.reopened(opened)
 	}
-	held := l.search != nil && l.pace.rateHeld(now, max(w.Came, opened), w.place.Cost)
+	held := l.search != nil && l.pace.rateHeld(now, max(w.Came, opened), w.place.Cost, w.entrant.Class)
 	w.prompt = w.prompt && l.prompt(now, w)
-	l.pace.Leave(now, w.place.Cost)
+	l.pace.Leave(now, w.place.Cost, w.entrant.Class)
 	if held {
 		l.search.left(now, w.place.Cost)
 		l.follow(now)
@@ -325,12 +293,14 @@ func (l *Line[T]) leave(now int64, w *Waiter[T]) (ok bool) {
 	l.search.use(now)
 	l.head = nil
 	l.left += w.place.Cost
+	l.latest = max(l.latest, w.came)
 	return true
 }
 
-// Done gives back the place of a request that went, at once or after waiting.
-// Who waits for a place may be due by it.
-func (l *Line[T]) Done(now int64) { l.pace.Done(now) }
+// Done gives back the place of a request of that class that went, at once or after
+// waiting; one that was rehearsed is of class High. Who waits for a place may be due
+// by it.
+func (l *Line[T]) Done(now int64, c queue.Class) { l.pace.Done(now, c) }
 
 // Expire takes out one who has waited as long as it may and is still not due,
 // and says why; nil if there is none. On arrival its turn was to come in time:
@@ -354,8 +324,8 @@ func (l *Line[T]) Expire(now int64) (*Waiter[T], limiter.Reason) {
 	switch {
 	case l.pace.slowed >= w.Came, w.own && l.pace.stopped(now, w.Came), w.entrant.Gate.until(l.clock()) > w.Came:
 		return w, limiter.ReasonPaused
-	case l.left-w.left+kept > w.before:
-		return w, limiter.ReasonQueueFull
+	case l.left-w.left+kept > w.before, l.pace.holds(w.entrant.Class) && l.latest > w.came:
+		return w, limiter.ReasonQueueFull // others have overtaken it
 	}
 	return w, limiter.ReasonMaxWait
 }
@@ -381,26 +351,6 @@ func (l *Line[T]) Depth(now int64) int {
 	return l.queue.Len() + l.ghosts.n
 }
 
-// Remaining is how many more requests could be taken at now, at once or into
-// the queue, and the time until it is more than that; zero when nothing is
-// used, or it is not known.
-func (l *Line[T]) Remaining(now int64) (n int64, more time.Duration) {
-	if depth := l.Depth(now); depth > 0 {
-		return int64(max(0, l.capacity-depth)), l.room(now, depth, 1)
-	}
-	n, more = l.pace.Free(now)
-	return n + int64(l.capacity), more
-}
-
-// Free is how many could go at now at once.
-func (l *Line[T]) Free(now int64) int64 {
-	if l.Depth(now) > 0 {
-		return 0
-	}
-	n, _ := l.pace.Free(now)
-	return n
-}
-
 // InFlight is how many that went are not Done.
 func (l *Line[T]) InFlight() int { return l.pace.Taken() }
 
@@ -421,19 +371,21 @@ func (l *Line[T]) Idle(now int64) time.Duration {
 }
 
 // Adopt goes on under other terms. Nobody who waits is refused for it, nobody
-// is overtaken, and a change lets out no bunch; see [Pace.Adopt]. Who waits
+// is overtaken, and a change lets out no bunch; see [Terms]. Who waits
 // already keeps his own MaxWait.
 func (l *Line[T]) Adopt(now int64, t Terms) {
 	l.settle(now)
 	l.Head(now) // who counts better by now does so by the old Ageing
 	if _, most := l.queue.Costs(); l.pace.rated() && t.Burst > l.pace.burst && most > l.pace.burst {
 		l.pace.slowed = now // who found a full bucket enough has to wait for a larger one
+	} else if rest := l.pace.rest; rest != nil && most > rest.burst && restOf(t.Burst, parts(t.ReserveHigh)) > rest.burst {
+		l.pace.slowed = now
 	}
 	l.shed.see(now, l.Oldest())
 	l.shed = l.shed.adopt(t.ShedAbove)
 	l.search = l.search.adopt(t, l.pace.rate, l.pace.places)
 	rate, places := l.search.found(t)
-	l.pace.Adopt(now, rate, t.Burst, places)
+	l.pace.adopt(now, rate, t.Burst, places, parts(t.ReserveHigh))
 	l.capacity, l.maxWait = t.Queue, t.MaxWait
 	l.queue.Ageing = int64(t.PromoteAfter)
 }

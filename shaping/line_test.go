@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/shapeproxy/shapeproxy/limiter"
+	"github.com/shapeproxy/shapeproxy/queue"
 	"github.com/shapeproxy/shapeproxy/shaping"
 )
 
@@ -103,8 +104,8 @@ func TestRehearsalDecidesAsIfEnforced(t *testing.T) {
 			if got, want := rehearsed.Depth(now), enforced.Depth(now); got != want {
 				t.Fatalf("seed %d step %d: depth %d, want %d", seed, step, got, want)
 			}
-			gotN, gotMore := rehearsed.Remaining(now)
-			wantN, wantMore := enforced.Remaining(now)
+			gotN, gotMore := rehearsed.Remaining(now, queue.High)
+			wantN, wantMore := enforced.Remaining(now, queue.High)
 			if gotN != wantN || gotMore != wantMore {
 				t.Fatalf("seed %d step %d: remaining %d, %v, want %d, %v", seed, step, gotN, gotMore, wantN, wantMore)
 			}
@@ -180,7 +181,7 @@ func TestAdoptKeepsProgressAndTokens(t *testing.T) {
 	if line.Depth(now) != 2 {
 		t.Fatal("a shorter queue refused somebody who waited")
 	}
-	if n, more := line.Remaining(now); n != 0 || more != 1500*time.Millisecond {
+	if n, more := line.Remaining(now, queue.High); n != 0 || more != 1500*time.Millisecond {
 		t.Fatalf("remaining %d, %v more; the second place of a queue of one frees at 1.5 s", n, more)
 	}
 
@@ -188,7 +189,7 @@ func TestAdoptKeepsProgressAndTokens(t *testing.T) {
 	fill(&line, epoch, 4)
 	for _, c := range []struct{ burst, free int64 }{{20, 6}, {10, 6}, {3, 3}, {8, 3}} {
 		line.Adopt(epoch, shaping.Terms{Rate: mustRate(t, "1/s"), Burst: c.burst, Queue: 5, MaxWait: time.Hour})
-		if n, _ := line.Remaining(epoch); n != c.free+5 {
+		if n, _ := line.Remaining(epoch, queue.High); n != c.free+5 {
 			t.Fatalf("burst %d: %d remain, want %d", c.burst, n, c.free+5)
 		}
 	}
@@ -211,13 +212,13 @@ func TestPaceExtremes(t *testing.T) {
 		}
 		now := int64(1) << 61 // the year 2043
 		line := shaping.NewLine[int](shaping.Terms{Rate: c.rate, Burst: c.burst, Queue: shaping.MaxQueue, MaxWait: limiter.MaxPeriod})
-		if n, more := line.Remaining(now); n != c.burst+shaping.MaxQueue || more != 0 {
+		if n, more := line.Remaining(now, queue.High); n != c.burst+shaping.MaxQueue || more != 0 {
 			t.Fatalf("%v: %d remain, %v", c.rate, n, more)
 		}
 		if v, _ := line.Arrive(now, 0); v != (shaping.Verdict{}) {
 			t.Fatalf("%v: %+v", c.rate, v)
 		}
-		if n, more := line.Remaining(now); n != c.burst-1+shaping.MaxQueue || more != c.rate.Interval() {
+		if n, more := line.Remaining(now, queue.High); n != c.burst-1+shaping.MaxQueue || more != c.rate.Interval() {
 			t.Fatalf("%v: %d remain, one more in %v", c.rate, n, more)
 		}
 		// Emptied by a smaller burst, or by an hour's step back, and given the

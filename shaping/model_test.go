@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/shapeproxy/shapeproxy/limiter"
+	"github.com/shapeproxy/shapeproxy/queue"
 	"github.com/shapeproxy/shapeproxy/shaping"
 )
 
@@ -202,7 +203,7 @@ func walk(t *testing.T, steps int, pick source) {
 
 func checkRemaining(t *testing.T, line *shaping.Line[int], m *model, now int64) {
 	t.Helper()
-	n, more := line.Remaining(now)
+	n, more := line.Remaining(now, queue.High)
 	if len(m.waiting) > 0 {
 		if n != int64(m.places-len(m.waiting)) || more != m.wait(now, 0) {
 			t.Fatalf("Remaining %d, %d with %d of %d waiting", n, more, len(m.waiting), m.places)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/shapeproxy/shapeproxy/limiter"
+	"github.com/shapeproxy/shapeproxy/queue"
 )
 
 // Slack is how far a schedule may lag behind the clock. A departure that a
@@ -35,6 +36,7 @@ type Pace struct {
 	schedule         // no rate: as fast as places become free
 	places   int     // how many may be unfinished at once; 0: any number
 	taken    int     // how many are unfinished
+	below    int     // how many of these are of classes below High
 	pause    pause   // what an operator has stopped
 	ready    int64   // no place was free for what waits before, whatever the rate allows
 	resumed  int64   // when the last pause ended
@@ -42,6 +44,7 @@ type Pace struct {
 	slowed   int64   // when the pace was last lowered or paused
 	grants   *grants // of a schedule that others share; nil: of none
 	leases   *leases // of places that others share; nil: of none
+	rest     *rest   // what those below High may use of it; nil: all
 }
 
 type pause struct{ from, until int64 } // until 0: none
@@ -56,48 +59,58 @@ func NewPace(rate limiter.Rate, burst int64, places int) Pace {
 func (p *Pace) rated() bool { return p.rate.Count > 0 }
 
 // Due is the earliest instant at which the next that waits may leave, if it is of
-// that cost, as seen at now, and no further place becomes free: long past after
-// a quiet time, Endless if it does not come by itself.
-func (p *Pace) Due(now, cost int64) int64 { return p.dueSince(now, 0, cost) }
+// that cost and class, as seen at now, and no further place becomes free: long past
+// after a quiet time, Endless if it does not come by itself.
+func (p *Pace) Due(now, cost int64, c queue.Class) int64 { return p.dueSince(now, 0, cost, c) }
 
 // dueSince is Due for one that could not leave before that instant, as if a
 // pause had ended then.
-func (p *Pace) dueSince(now, since, cost int64) int64 {
+func (p *Pace) dueSince(now, since, cost int64, c queue.Class) int64 {
 	p.settle(now)
 	if p.full(now) {
 		return Endless
 	}
-	return p.dueByRate(now, since, cost)
+	return p.dueByRate(now, since, cost, c)
 }
 
 // dueByRate is dueSince if a place is free.
-func (p *Pace) dueByRate(now, since, cost int64) int64 {
+func (p *Pace) dueByRate(now, since, cost int64, c queue.Class) int64 {
 	at := int64(math.MinInt64)
 	if p.grants.bind(now) {
 		at = p.granted(now, cost)
 	} else if p.rated() {
-		since = max(since, p.resumed)
-		if p.pause.until != Endless {
-			since = max(since, p.pause.until)
-		}
-		at = p.due(p.left(now, since), cost).ceil()
+		at = p.due(p.left(now, p.since(since)), cost).ceil()
+	}
+	if p.holds(c) {
+		at = max(at, p.clear(now, since, cost))
 	}
 	return max(at, p.pause.until)
 }
 
-// Pass lets a request through that found nobody waiting, and reports whether
-// it may go at once. It gets no credit for the time that nobody used.
-func (p *Pace) Pass(now, cost int64) bool {
-	p.idle(now)
-	if p.Due(now, cost) > now {
+// since is that instant, or the one at which a pause has ended or will.
+func (p *Pace) since(since int64) int64 {
+	since = max(since, p.resumed)
+	if p.pause.until != Endless {
+		since = max(since, p.pause.until)
+	}
+	return since
+}
+
+// Pass lets a request through that does not have to wait for others, and reports
+// whether it may go at once. It gets no credit for the time that nobody used.
+func (p *Pace) Pass(now, cost int64, c queue.Class) bool {
+	if p.Due(now, cost, c) > now {
 		return false
 	}
 	if p.grants.bind(now) {
 		p.leaveGranted(now, cost)
 	} else if p.rated() {
-		p.pass(now, cost)
+		p.pass(now, p.resumed, cost)
+		if p.holds(c) {
+			p.rest.pass(now, p.resumed, cost)
+		}
 	}
-	p.occupy(now)
+	p.occupy(now, c)
 	return true
 }
 
@@ -109,17 +122,6 @@ func (p *Pace) idle(now int64) {
 	}
 }
 
-// left is the schedule's tat for those who wait, where a pause has ended at that
-// instant: what came together before is not for them but for one token, as it
-// would leave in a bunch.
-func (p *Pace) left(now, pause int64) span {
-	tat := p.paid(now)
-	if one := p.plus(span{ns: pause}, p.intervals(p.burst-1)); pause != 0 && tat.before(one) {
-		return one
-	}
-	return tat
-}
-
 // Leave lets out a request that waited; Due must have come. What follows is
 // scheduled from the instant at which it could have left, not from now, but at
 // most Slack in the past. Each departure is paid for at that instant, as the
@@ -129,60 +131,47 @@ func (p *Pace) left(now, pause int64) span {
 // which found min(c, burst). So those before it cost no more than
 // rate × (t + Slack) + burst − min(c, burst), and with it all of them
 // rate × (t + Slack) + max(burst, c).
-func (p *Pace) Leave(now, cost int64) {
+func (p *Pace) Leave(now, cost int64, c queue.Class) {
 	p.settle(now)
 	if p.grants.bind(now) {
 		p.leaveGranted(now, cost)
 	} else if p.rated() {
-		tat, stalled := p.lagging(now, cost)
+		ready := p.ready
+		if p.holds(c) {
+			ready = p.leaveRest(now, cost)
+		}
+		tat, stalled := p.lagging(now, p.resumed, ready, cost)
 		if stalled > 0 {
 			p.held += stalled
 			p.ready = max(p.ready, now-int64(Slack)) // it has been counted
 		}
 		p.charge(tat, cost)
 	}
-	p.occupy(now)
+	p.occupy(now, c)
 }
 
-// lagging is the schedule's tat as it is for one that waits and leaves at now.
-// Tokens that it could not use for want of a place are there still. Not so what
-// would have come together since the instant at which it could have left, beyond
-// Slack: that was a stall.
-func (p *Pace) lagging(now, cost int64) (tat span, stalled int64) {
-	tat = p.left(now, p.resumed)
-	from := p.due(tat, cost)
-	if from.ns < p.ready {
-		from = span{ns: p.ready}
-	}
-	if tat.before(from) {
-		tat = from
-	}
-	if oldest := now - int64(Slack); from.ns < oldest {
-		tat = p.plus(tat, p.minus(span{ns: oldest}, from))
-		stalled = oldest - from.ns
-	}
-	return tat, stalled
-}
-
-// passedOver notes that one of that cost is no more the next, and has not left.
-// Until now no other could, so what gathered for it is no stall's.
-func (p *Pace) passedOver(now, cost int64) {
-	p.ready = max(p.ready, min(now, p.Due(now, cost)))
+// passedOver notes that one of that cost and class is no more the next, and has
+// not left. Until now no other could, so what gathered for it is no stall's.
+func (p *Pace) passedOver(now, cost int64, c queue.Class) {
+	p.ready = max(p.ready, min(now, p.Due(now, cost, c)))
 }
 
 // Rest lets n turns pass in which nobody leaves.
 func (p *Pace) Rest(now, n int64) {
 	if n > 0 && p.rated() {
-		p.pass(now, n)
+		p.pass(now, 0, n)
 	}
 }
 
 // Done gives a place back. Each request that left does it once.
-func (p *Pace) Done(now int64) {
+func (p *Pace) Done(now int64, c queue.Class) {
 	if n, ok := p.bound(now); ok && p.taken == n {
 		p.ready = max(p.ready, now)
 	}
-	p.vacate(now)
+	if p.holds(c) && p.rest.full(p) {
+		p.rest.ready = max(p.rest.ready, now)
+	}
+	p.vacate(now, c)
 }
 
 // Taken is how many requests that left are unfinished.
@@ -225,6 +214,9 @@ func (p *Pace) settle(now int64) {
 	if p.rated() {
 		p.paid(now)
 	}
+	if p.rest != nil {
+		p.rest.settle(now)
+	}
 	if p.pause.until != 0 && p.pause.until <= now {
 		p.held += p.pause.until - p.pause.from
 		p.resumed = max(p.resumed, p.pause.until)
@@ -266,58 +258,24 @@ func (p *Pace) Runs(now, patience int64) int64 {
 	return patience + p.held + p.pause.until - p.pause.from
 }
 
-// Wait is how long a request of that cost would wait that comes at now and finds
-// requests ahead of it that cost so much together, and the first of them head,
-// if none of them gives up, places are free in time, and a pause without end ends
-// now. With none ahead, it is itself the head. It is not negative.
-func (p *Pace) Wait(now, ahead, head, cost int64) time.Duration {
-	p.settle(now)
-	from := now
-	if p.pause.until != 0 && p.pause.until != Endless {
-		from = p.pause.until
-	}
-	if !p.rated() {
-		return time.Duration(from - now)
-	}
-	if p.grants.bind(now) {
-		return p.waitGranted(now, from, ahead, cost)
-	}
-	trial := *p
-	if p.pause.until != 0 {
-		trial.resumed = from
-	}
-	if p.full(now) {
-		trial.ready = from
-	}
-	tat, _ := trial.lagging(from, head)
-	at := p.due(tat, cost)
-	at.ns = min(at.ns-now, far-1) // relative to now, as an instant that far ahead may not be a number
-	return time.Duration(max(from-now, p.plus(at, p.intervals(ahead)).ceil()))
-}
-
-// waitFrom is Wait for a request that cannot leave before that instant, nor can
-// those ahead.
-func (p *Pace) waitFrom(now, from, ahead, cost int64) time.Duration {
-	trial := *p
-	if trial.pause.until == 0 {
-		trial.pause.from = now
-	}
-	if trial.pause.until == Endless {
-		trial.pause.until = 0
-	}
-	trial.pause.until = max(trial.pause.until, from)
-	return trial.Wait(now, ahead, cost, cost) // from the end of a pause on, it does not matter who is first
-}
-
 // reopened notes that what waits could not leave before that instant, so that
 // it is no stall of the machine, and nothing that came together before leaves
 // in a bunch.
 func (p *Pace) reopened(at int64) { p.resumed = max(p.resumed, at) }
 
-// rateHeld reports whether it is the rate that has held up one of that cost which
-// leaves now, and nothing else: not its coming, nor a gate that opened, at since.
-func (p *Pace) rateHeld(now, since, cost int64) bool {
-	return p.rated() && p.due(p.paid(now), cost).ceil() > max(since, p.ready, p.resumed)
+// rateHeld reports whether it is the rate that has held up one of that cost and
+// class which leaves now, and nothing else: not its coming, nor a gate that opened,
+// at since. That may be what the rest of the rate allows, so that it is searched
+// for also while nobody uses what is reserved.
+func (p *Pace) rateHeld(now, since, cost int64, c queue.Class) bool {
+	if !p.rated() {
+		return false
+	}
+	at := p.due(p.paid(now), cost).ceil()
+	if p.holds(c) {
+		at = max(at, p.rest.due(p.rest.paid(now), cost).ceil())
+	}
+	return at > max(since, p.ready, p.resumed)
 }
 
 // full reports whether no place is free.
@@ -326,10 +284,10 @@ func (p *Pace) full(now int64) bool {
 	return ok && p.taken >= n
 }
 
-// Free is how many requests of cost 1 could go at now, one right after the other,
-// if nobody waits; and the time until it is one more, which is zero when it is
-// the whole burst or not known.
-func (p *Pace) Free(now int64) (n int64, next time.Duration) {
+// Free is how many requests of cost 1 and that class could go at now, one right
+// after the other, if nobody waits; and the time until it is one more, which is zero
+// when it is the whole burst or not known.
+func (p *Pace) Free(now int64, c queue.Class) (n int64, next time.Duration) {
 	p.settle(now)
 	n = math.MaxInt64
 	if p.grants.bind(now) {
@@ -344,8 +302,11 @@ func (p *Pace) Free(now int64) (n int64, next time.Duration) {
 	if free := int64(max(0, free)); bounded && free <= n {
 		n, next = free, 0
 	}
+	if p.holds(c) {
+		n, next = p.freeRest(now, n, next)
+	}
 	if p.pause.until != 0 {
-		n, next = 0, p.Wait(now, 0, 1, 1)
+		n, next = 0, p.wait(now, &lineup{head: 1, class: c}, 1, c)
 	}
 	return n, next
 }
@@ -356,6 +317,9 @@ func (p *Pace) Forgive(now int64) {
 	p.tat, p.last = span{ns: now}, 0
 	p.ready = max(p.ready, now) // nobody could have left by that before
 	p.resumed = 0
+	if p.rest != nil {
+		p.rest.tat, p.rest.last = span{ns: now}, 0
+	}
 	if p.grants != nil {
 		p.grants.next = 0
 	}
@@ -372,16 +336,18 @@ func (p *Pace) Settled(now, ahead int64) time.Duration {
 		return 0
 	case p.grants != nil:
 		return max(p.settledGranted(now), p.settled(now, ahead))
+	case p.rest != nil:
+		return max(p.rest.settled(now, 0), p.settled(now, ahead))
 	}
 	return p.settled(now, ahead)
 }
 
-// Adopt goes on under other numbers. The tokens left are kept, up to the new
-// burst, and so are the places taken: if that is more than there are now, the
-// next has to wait until enough are free.
-func (p *Pace) Adopt(now int64, rate limiter.Rate, burst int64, places int) {
+// adopt goes on under other numbers, with so many thousandths reserved. The tokens
+// left are kept, up to the new burst, and so are the places taken: if that is more
+// than there are now, the next has to wait until enough are free.
+func (p *Pace) adopt(now int64, rate limiter.Rate, burst int64, places int, parts int64) {
 	p.settle(now)
-	if slower(rate, p.rate) || rate.Count > 0 && p.rated() && burst < p.burst || p.places == 0 && places > 0 || places > 0 && places < p.places {
+	if lowered(p.rate, rate, p.burst, burst, p.places, places) {
 		p.slowed = now
 	}
 	if p.full(now) {
@@ -389,14 +355,22 @@ func (p *Pace) Adopt(now int64, rate limiter.Rate, burst int64, places int) {
 	}
 	p.places = places
 	p.leases.renew()
+	rated := p.rated()
 	switch {
-	case p.rated() && rate.Count > 0:
-		if p.adopt(now, rate, burst); p.grants != nil {
+	case rated && rate.Count > 0:
+		if p.schedule.adopt(now, rate, burst); p.grants != nil {
 			p.grants.alone = 0 // what that goes by is asked anew
 		}
 	default:
 		p.schedule = schedule{rate: rate, burst: burst}
 	}
+	p.reserve(now, parts, rated)
+}
+
+// lowered reports whether any of these has become less.
+func lowered(wasRate, rate limiter.Rate, wasBurst, burst int64, wasPlaces, places int) bool {
+	return slower(rate, wasRate) || rate.Count > 0 && wasRate.Count > 0 && burst < wasBurst ||
+		places > 0 && (wasPlaces == 0 || places < wasPlaces)
 }
 
 // slower reports whether a is a lower rate than b.

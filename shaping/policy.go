@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/shapeproxy/shapeproxy/limiter"
+	"github.com/shapeproxy/shapeproxy/queue"
 )
 
 // DefaultMaxWait bounds the wait under a policy that does not say.
@@ -42,6 +43,12 @@ type Policy struct {
 	// 0: never. In a dry run nobody is.
 	ShedAbove time.Duration
 
+	// ReserveHigh is the share of Rate, Burst and MaxInFlight that only requests of
+	// class High may use, in whole thousandths; 0: none. Those of other classes have
+	// the rest, rounded down, but at least one of each, also while nobody uses that
+	// share. In a dry run all may use it.
+	ReserveHigh float64
+
 	// MinRate and MinInFlight, unless they are zero, have the rate in force
 	// searched for between MinRate and Rate, and the places between MinInFlight
 	// and MaxInFlight, for each key by itself. They are found by what Permits and
@@ -68,6 +75,9 @@ func (p Policy) Validate() error {
 		return errors.New("rate must be above zero, or max_in_flight at least 1")
 	}
 	if err := p.validateSearch(); err != nil {
+		return err
+	}
+	if err := p.validateReserve(); err != nil {
 		return err
 	}
 	switch {
@@ -107,6 +117,26 @@ func (p Policy) validateSearch() error {
 	return nil
 }
 
+func (p Policy) validateReserve() error {
+	n := parts(p.ReserveHigh)
+	switch {
+	case p.ReserveHigh == 0:
+		return nil
+	case !(p.ReserveHigh > 0 && p.ReserveHigh < 1) || n == 0 || n == whole || p.ReserveHigh != float64(n)/whole:
+		return errors.New("reserve must be a share between 0.001 and 0.999, in whole thousandths")
+	case p.MaxInFlight == 1:
+		return errors.New("reserve needs max_in_flight of at least 2: of one place nothing is left")
+	}
+	for _, rate := range [...]limiter.Rate{p.Rate, p.MinRate} {
+		for _, share := range [...]int64{n, whole - n} {
+			if _, exact := rate.Thousandths(share); !exact {
+				return errors.New("reserve needs a higher rate: shares of this one are less than one in 100 years")
+			}
+		}
+	}
+	return nil
+}
+
 // searches reports whether the pace is searched for.
 func (p Policy) searches() bool { return p.MinRate.Count != 0 || p.MinInFlight != 0 }
 
@@ -115,7 +145,14 @@ func (p Policy) searches() bool { return p.MinRate.Count != 0 || p.MinInFlight !
 type rules struct {
 	Policy
 	window      time.Duration // burst ÷ rate
+	below       limited       // for classes below High
 	pausedUntil int64         // on the Shaper's clock; 0: not paused
+}
+
+// limited is what a decision says of the limit where a share is reserved.
+type limited struct {
+	limit  int64
+	window time.Duration
 }
 
 func newRules(p Policy) (*rules, error) {
@@ -134,6 +171,14 @@ func newRules(p Policy) (*rules, error) {
 		s := schedule{rate: p.Rate}
 		r.window = time.Duration(s.intervals(p.Burst).ceil())
 	}
+	if p.ReserveHigh > 0 && !p.DryRun {
+		line := NewLine[turn](p.Terms())
+		rest := line.pace.rest
+		r.below = limited{int64(rest.places), 0}
+		if p.Rate.Count > 0 {
+			r.below = limited{rest.burst + int64(p.Queue), time.Duration(rest.intervals(rest.burst).ceil())}
+		}
+	}
 	return r, nil
 }
 
@@ -141,19 +186,24 @@ func newRules(p Policy) (*rules, error) {
 func (p Policy) Terms() Terms {
 	return Terms{
 		Rate: p.Rate, Burst: p.Burst, Queue: p.Queue, MaxWait: cmp.Or(p.MaxWait, DefaultMaxWait),
-		MaxInFlight: p.MaxInFlight, PromoteAfter: p.PromoteAfter, ShedAbove: p.ShedAbove, MinRate: p.MinRate, MinInFlight: p.MinInFlight,
+		MaxInFlight: p.MaxInFlight, PromoteAfter: p.PromoteAfter, ShedAbove: p.ShedAbove, ReserveHigh: p.ReserveHigh,
+		MinRate: p.MinRate, MinInFlight: p.MinInFlight,
 	}
 }
 
-// decision is the part of a decision that only the rules determine. The quota of
-// a limit without a rate is its places: how many may wait is no part of it.
-func (r *rules) decision(at time.Time) limiter.Decision {
+// decision is the part of a decision about one of that class that only the rules
+// determine. The quota of a limit without a rate is its places: how many may wait is
+// no part of it.
+func (r *rules) decision(at time.Time, c queue.Class) limiter.Decision {
 	d := limiter.Decision{
 		Policy: r.Name, Status: r.Status, DryRun: r.DryRun,
 		Limit: r.Burst + int64(r.Queue), Window: r.window, At: at,
 	}
 	if r.Rate.Count == 0 {
 		d.Limit = int64(r.MaxInFlight)
+	}
+	if r.below.limit > 0 && c != queue.High {
+		d.Limit, d.Window = r.below.limit, r.below.window
 	}
 	return d
 }

@@ -167,7 +167,27 @@ func (m *ref) take(w *refWaiter) {
 	}
 }
 
+// next is the first in order, unless it is held to the rest for longer than one of
+// class High is held.
 func (m *ref) next() *refWaiter {
+	w := m.inOrder()
+	if w == nil || !m.held(w.e.Class) || m.clear(w.cost) <= m.now {
+		return w
+	}
+	for _, flow := range m.turns[queue.High] {
+		for _, o := range m.all {
+			if o.e.Flow == flow && o.e.Class == queue.High {
+				if m.dueFor(o.cost, queue.High) < m.clear(w.cost) {
+					return o
+				}
+				return w
+			}
+		}
+	}
+	return w
+}
+
+func (m *ref) inOrder() *refWaiter {
 	for l, flows := range m.turns {
 		for _, w := range m.all {
 			if len(flows) > 0 && w.level == queue.Class(l) && w.e.Flow == flows[0] {

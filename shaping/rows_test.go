@@ -35,7 +35,7 @@ func TestStallWithPlacesLetsOutNoBunch(t *testing.T) {
 	line := shaping.NewLine[int](shaping.Terms{Rate: mustRate(t, "10/s"), Burst: 3, Queue: 20, MaxWait: time.Minute, MaxInFlight: 3})
 	fill(&line, epoch, 13) // three go, and the bucket is empty
 	for range 3 {
-		line.Done(epoch + 10*ms)
+		line.Done(epoch+10*ms, queue.High)
 	}
 	now := epoch + 10*second
 	n := 0
@@ -211,7 +211,7 @@ func TestClockSetBackWhileNoPlaceIsFree(t *testing.T) {
 	now -= 3600 * second
 	line.Wake(now)
 	now += 5 * second
-	if line.Done(now); line.Leave(now) == nil {
+	if line.Done(now, queue.High); line.Leave(now) == nil {
 		t.Fatalf("due in %v", time.Duration(line.Due(now)-now))
 	}
 }

@@ -30,10 +30,41 @@ type schedule struct {
 	last  int64 // what the last departure cost
 }
 
-// pass notes a departure at now that found nobody waiting. It gets no credit for
-// the time that nobody used.
-func (p *schedule) pass(now, cost int64) {
+// left is tat for those who wait, where a pause has ended at that instant: what
+// came together before is not for them but for one token, as it would leave in a
+// bunch.
+func (p *schedule) left(now, pause int64) span {
 	tat := p.paid(now)
+	if one := p.plus(span{ns: pause}, p.intervals(p.burst-1)); pause != 0 && tat.before(one) {
+		return one
+	}
+	return tat
+}
+
+// lagging is tat as it is for one that waits, could not leave before ready, and
+// leaves at now. Tokens that it could not use for want of a place are there still.
+// Not so what would have come together since the instant at which it could have
+// left, beyond Slack: that was a stall.
+func (p *schedule) lagging(now, pause, ready, cost int64) (tat span, stalled int64) {
+	tat = p.left(now, pause)
+	from := p.due(tat, cost)
+	if from.ns < ready {
+		from = span{ns: ready}
+	}
+	if tat.before(from) {
+		tat = from
+	}
+	if oldest := now - int64(Slack); from.ns < oldest {
+		tat = p.plus(tat, p.minus(span{ns: oldest}, from))
+		stalled = oldest - from.ns
+	}
+	return tat, stalled
+}
+
+// pass notes a departure at now of one that did not wait. It gets no credit for
+// the time that nobody used.
+func (p *schedule) pass(now, pause, cost int64) {
+	tat := p.left(now, pause)
 	if tat.ns < now {
 		tat = span{ns: now}
 	}

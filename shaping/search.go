@@ -123,7 +123,11 @@ func (l *Line[T]) Learn(now, left int64, a limiter.Answer) {
 		rest = s.rate.Throttled(now, left)
 	}
 	if s.places != nil {
-		s.places.Done(now, left, a.Latency, l.pace.Taken(), a.Throttled || a.Late)
+		taken := l.pace.Taken()
+		if r := l.pace.rest; r != nil && r.full(&l.pace) {
+			taken = l.pace.places // there were more who wanted one, and could have none
+		}
+		s.places.Done(now, left, a.Latency, taken, a.Throttled || a.Late)
 	}
 	l.follow(now)
 	l.pace.Rest(now, rest)
@@ -133,7 +137,7 @@ func (l *Line[T]) Learn(now, left int64, a limiter.Answer) {
 func (l *Line[T]) follow(now int64) {
 	rate, places := l.search.found(Terms{Rate: l.pace.rate, MaxInFlight: l.pace.places})
 	if rate != l.pace.rate || places != l.pace.places {
-		l.pace.Adopt(now, rate, l.pace.burst, places)
+		l.pace.adopt(now, rate, l.pace.burst, places, l.pace.reserved())
 	}
 }
 

@@ -43,6 +43,7 @@ func (r *Request) entrant() Entrant {
 type Grant struct {
 	limiter.Decision
 	bucket *bucket // whose place it holds; nil: none
+	class  queue.Class
 }
 
 // Release gives back the place that a request held which was let go and has now
@@ -50,7 +51,7 @@ type Grant struct {
 // for others. In a dry run it must be called too.
 func (g Grant) Release() {
 	if g.bucket != nil {
-		g.bucket.done()
+		g.bucket.done(as(&g.Decision, g.class))
 	}
 }
 
@@ -112,8 +113,17 @@ func New(p Policy, options ...Option) (*Shaper, error) {
 //
 // In a dry run Acquire never waits: Queued and Waited say what would have been.
 func (s *Shaper) Acquire(ctx context.Context, req Request) (g Grant, err error) {
+	g.class = req.Class
 	g.bucket, err = s.acquire(ctx, &req, &g.Decision)
 	return g, err
+}
+
+// as is the class as which one is unfinished that is of c: in a dry run all are High.
+func as(d *limiter.Decision, c queue.Class) queue.Class {
+	if d.DryRun {
+		return queue.High
+	}
+	return c
 }
 
 // acquire writes the decision to d, and returns the bucket whose place the
@@ -121,12 +131,12 @@ func (s *Shaper) Acquire(ctx context.Context, req Request) (g Grant, err error) 
 // frames up to the wait stand on the stack of everybody who waits.
 func (s *Shaper) acquire(ctx context.Context, req *Request, d *limiter.Decision) (holds *bucket, err error) {
 	if ctx.Err() != nil {
-		*d = s.rules.Load().decision(s.clock.at(s.clock.now()))
+		*d = s.rules.Load().decision(s.clock.at(s.clock.now()), req.Class)
 		d.Reason = limiter.ReasonClientGone
 		return nil, context.Cause(ctx)
 	}
 	if req.Free {
-		*d = s.Peek(req.Key)
+		*d = s.peek(req.Key, req.Class)
 		d.Allowed, d.Reason, d.RetryAfter, d.Ahead, d.Peeked = true, limiter.ReasonNone, 0, 0, false
 		return nil, nil
 	}
@@ -146,7 +156,7 @@ func (s *Shaper) acquire(ctx context.Context, req *Request, d *limiter.Decision)
 func (s *Shaper) arrive(req *Request, d *limiter.Decision) (*bucket, *Waiter[turn]) {
 	b := s.lock(req.Key)
 	if b == nil {
-		*d = s.full()
+		*d = s.full(req.Class)
 		return nil, nil
 	}
 	defer b.mu.Unlock()
@@ -197,9 +207,9 @@ func (s *Shaper) newBucket(key string) *bucket {
 }
 
 // full refuses a new key while somebody waits in every line there may be.
-func (s *Shaper) full() limiter.Decision {
+func (s *Shaper) full(c queue.Class) limiter.Decision {
 	r := s.rules.Load()
-	d := r.decision(s.clock.at(s.clock.now()))
+	d := r.decision(s.clock.at(s.clock.now()), c)
 	d.Reason = limiter.ReasonQueueFull
 	// By then whoever waits now has left, and his line may go.
 	d.RetryAfter, d.ResetAfter = r.MaxWait, r.MaxWait
@@ -230,16 +240,18 @@ func (s *Shaper) Forget(key string) {
 	}
 }
 
-// Peek says what the limit's state is for key, without asking for a turn: it
-// writes nothing, and a key that is not known stays so.
-func (s *Shaper) Peek(key string) limiter.Decision {
+// Peek says what the limit's state is for key and class High, without asking for a
+// turn: it writes nothing, and a key that is not known stays so.
+func (s *Shaper) Peek(key string) limiter.Decision { return s.peek(key, queue.High) }
+
+func (s *Shaper) peek(key string, c queue.Class) limiter.Decision {
 	shard, h := s.lines.Shard(key)
 	shard.Lock()
 	defer shard.Unlock()
 	if p := shard.Get(h); p != nil {
-		return (*p).peek()
+		return (*p).peek(c)
 	}
-	return s.newBucket(key).peek()
+	return s.newBucket(key).peek(c)
 }
 
 // Foresee is how long req would wait if it came now, as far as that is known: a

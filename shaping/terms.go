@@ -21,6 +21,10 @@ type Terms struct {
 	// ShedAbove is the wait from which on lower classes are refused; 0: never.
 	ShedAbove time.Duration
 
+	// ReserveHigh is the share of rate, burst and places that only class High may
+	// use, in thousandths from 0.001 to 0.999; 0: none.
+	ReserveHigh float64
+
 	// Set, the rate in force is searched for, from MinRate up to Rate; see
 	// AutoRate.
 	MinRate limiter.Rate

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/shapeproxy/shapeproxy/limiter"
+	"github.com/shapeproxy/shapeproxy/queue"
 )
 
 // A walk is one request on its way through a Chain.
@@ -20,7 +21,7 @@ type walk struct {
 	shared   []SharedCharge     // what shared limits have been charged
 	since    time.Time          // the instant of those charges, by their store
 	dry      []rehearsed        // what shared limits in dry run have been charged
-	places   []*bucket          // what is held until the request has ended
+	places   []held             // what is held until the request has ended
 	shares   []func()           // the same of shared places, to give them back
 	learners []learner
 	last     int           // the link that was asked last
@@ -120,7 +121,7 @@ func (w *walk) enter(ctx context.Context, i int) (ok bool, err error) {
 		d.Reason, d.Status, d.RetryAfter, err = limiter.ReasonShutdown, http.StatusServiceUnavailable, time.Second, nil
 	}
 	if holds != nil {
-		w.places = append(w.places, holds)
+		w.places = append(w.places, held{holds, as(d, req.Class)})
 		if w.chain.links[i].Queue.Policy().searches() {
 			w.learners = append(w.learners, learner{holds, d.At})
 		}
@@ -142,8 +143,8 @@ func (w *walk) enter(ctx context.Context, i int) (ok bool, err error) {
 
 // release gives the places back.
 func (w *walk) release() {
-	for _, b := range w.places {
-		b.done()
+	for _, h := range w.places {
+		h.bucket.done(h.class)
 	}
 	for _, release := range w.shares {
 		release()
@@ -352,7 +353,7 @@ func (w *walk) look(which func(*limiter.Decision) bool) {
 		}
 		var now limiter.Decision
 		if link.Queue != nil {
-			now = link.Queue.Peek(w.req.Keys[i].Value)
+			now = link.Queue.peek(w.req.Keys[i].Value, w.chain.class)
 		} else {
 			now = w.chain.store.Peek(link.Reject, w.req.Keys[i].Value, w.req.Keys[i].Charge())
 		}
@@ -378,6 +379,12 @@ func (w *walk) decided() []limiter.Decision {
 		}
 	}
 	return all
+}
+
+// A held place is one of a line, taken as one of that class.
+type held struct {
+	*bucket
+	class queue.Class
 }
 
 // A learner searches for its pace, and has let the request go at that instant.

@@ -31,6 +31,12 @@ func (c chance) terms(t testing.TB, places bool) shaping.Terms {
 		}
 	}
 	if c.in(2) {
+		terms.ReserveHigh = []float64{0.2, 0.5, 0.25, 0.9}[c.pick(4)]
+		if terms.MaxInFlight == 1 {
+			terms.MaxInFlight = 2 // of one place nothing can be reserved
+		}
+	}
+	if c.in(2) {
 		terms.PromoteAfter = terms.MaxWait/time.Duration(1+c.pick(8)) + 1
 	}
 	return terms
@@ -59,6 +65,7 @@ type lineWalk struct {
 	waiters  map[int]*shaping.Waiter[int]
 	placed   map[int]bool // could not be foreseen: places, or a machine that stalled
 	inFlight []int        // who holds a place
+	classes  map[int]queue.Class
 	counts   map[string]int
 }
 
@@ -109,7 +116,7 @@ func (w *lineWalk) serve() {
 		if w.line.Cancel(got) {
 			w.fail("%d gave up after it had left", got.Value)
 		}
-		w.ledger.left(w.terms, want.cost)
+		w.ledger.left(w.terms, want.cost, want.e.Class)
 		w.ok(w.ledger.ends(got.Value, "left"))
 		w.ok(w.ledger.ordered(got.Value, want.e))
 		w.goes(got.Value)
@@ -136,6 +143,23 @@ func (w *lineWalk) goes(id int) {
 	if most := w.terms.MaxInFlight; most > 0 && len(w.inFlight) > most {
 		w.fail("%d in flight", len(w.inFlight))
 	}
+	below := 0
+	for _, id := range w.inFlight {
+		if w.classes[id] != queue.High {
+			below++
+		}
+	}
+	if most := w.ref.restPlaces(); w.ref.held(w.classes[id]) && most > 0 && below > most {
+		w.fail("%d in flight of classes below high", below)
+	}
+}
+
+// done ends one that is in flight.
+func (w *lineWalk) done(i int) {
+	c := w.classes[w.inFlight[i]]
+	w.inFlight = slices.Delete(w.inFlight, i, i+1)
+	w.line.Done(w.now, c)
+	w.ref.done(w.now, c)
 }
 
 func (w *lineWalk) arrive(id int, e shaping.Entrant) {
@@ -144,7 +168,7 @@ func (w *lineWalk) arrive(id int, e shaping.Entrant) {
 	if got != want || (waiter != nil) != want.Queued || (out != nil) != (wantOut != nil) || out != nil && out.Value != wantOut.id {
 		w.fail("Enter %+v: %+v and %v out, want %+v and %v out", e, got, out, want, wantOut)
 	}
-	w.ledger.came[id] = ""
+	w.ledger.came[id], w.classes[id] = "", e.Class
 	if out != nil {
 		w.ok(w.ledger.ends(out.Value, "put out"))
 		w.counts["put out"]++
@@ -155,7 +179,7 @@ func (w *lineWalk) arrive(id int, e shaping.Entrant) {
 		// goes on being so.
 		w.waiters[id], w.placed[id] = waiter, w.terms.MaxInFlight > 0 || w.line.Due(w.now) <= w.now
 	case want.Reason == limiter.ReasonNone:
-		w.ledger.left(w.terms, w.ref.cost(e))
+		w.ledger.left(w.terms, w.ref.cost(e), e.Class)
 		w.ok(w.ledger.ends(id, "left"))
 		w.goes(id)
 		w.counts["went at once"]++
@@ -165,34 +189,6 @@ func (w *lineWalk) arrive(id int, e shaping.Entrant) {
 	}
 	if depth := w.line.Depth(w.now); waiter != nil && depth > w.terms.Queue && out == nil {
 		w.fail("%d wait", depth)
-	}
-}
-
-// truth checks that a refusal is true: who comes alone after RetryAfter is let
-// in. In a queue with one flow and no ageing it is also not let in 1 ns before.
-func (w *lineWalk) truth(e shaping.Entrant) {
-	w.serve()
-	v := w.line.LookFor(w.now, e)
-	if v.Reason == limiter.ReasonNone || w.terms.Rate.Count == 0 || w.terms.Queue == 0 || w.terms.MaxInFlight > 0 || w.ref.paused == shaping.Endless {
-		return
-	}
-	w.counts["checked refusals"]++
-	then, expired := w.ref.alone(w.now, v.RetryAfter, e)
-	if then.Reason != limiter.ReasonNone {
-		w.fail("%+v is told %+v, and then %+v", e, v, then)
-	}
-	worse := func(o *refWaiter) bool { return o.level > e.Class }
-	if over := len(w.ref.all) - w.terms.Queue; w.cost > 0 && (over > 0 || w.ref.paused != 0 || slices.ContainsFunc(w.ref.all, worse)) {
-		// Who leaves until there is room is not known, nor who of a worse class
-		// needs fewer tokens and goes before; and who comes after a pause finds
-		// tokens that are not for those who come in it.
-		return
-	}
-	if len(w.ref.flows()) > 1 || len(w.ref.flows()) == 1 && w.ref.flows()[0] != e.Flow || w.terms.PromoteAfter > 0 || expired {
-		return
-	}
-	if before, _ := w.ref.alone(w.now, v.RetryAfter-1, e); before.Reason == limiter.ReasonNone {
-		w.fail("%+v is told %+v, and 1 ns earlier it is %+v", e, v, before)
 	}
 }
 
@@ -212,8 +208,10 @@ func (w *lineWalk) compare() {
 	if got := w.line.InFlight(); got != len(w.inFlight) || got != w.ref.taken {
 		w.fail("%d in flight, want %d", got, len(w.inFlight))
 	}
-	if n, more := w.line.Remaining(w.now); n < 0 || more < 0 {
-		w.fail("%d remain, more after %v", n, more)
+	for _, c := range [...]queue.Class{queue.High, queue.Low} {
+		if n, more := w.line.Remaining(w.now, c); n < 0 || more < 0 {
+			w.fail("%d remain, more after %v", n, more)
+		}
 	}
 }
 
@@ -225,6 +223,7 @@ func walkLedger(t testing.TB, steps int, pick source, j jumps) map[string]int {
 	w := &lineWalk{
 		chance: chance{pick: pick}, t: t, ledger: newLedger(), now: 3600 * second,
 		waiters: map[int]*shaping.Waiter[int]{}, placed: map[int]bool{}, counts: map[string]int{},
+		classes: map[int]queue.Class{},
 	}
 	classes, flows, places := 1+pick(3), 1+pick(4), w.in(2)
 	w.cost = []int{0, 3, 9}[pick(3)]
@@ -235,7 +234,7 @@ func walkLedger(t testing.TB, steps int, pick source, j jumps) map[string]int {
 		e := w.entrant(classes, flows, w.terms.MaxWait)
 		if got, want := w.line.LookFor(w.now, e), w.ref.verdict(w.now, e); got != want {
 			w.fail("%+v is told %+v, want %+v", e, got, want)
-		} else if n, cost := w.ref.really(e); got.Reason == limiter.ReasonNone && (got.Ahead < n || got.Wait < w.ref.wait(w.now, cost, w.ref.cost(e)) && len(w.ref.all) > 0) {
+		} else if n, cost := w.ref.really(e); !w.ref.passes(w.now, e) && got.Reason == limiter.ReasonNone && (got.Ahead < n || got.Wait < w.ref.wait(w.now, w.ref.lineup(cost), w.ref.cost(e), e.Class) && len(w.ref.all) > 0) {
 			w.fail("%+v is told %+v, and ahead are %d that cost %d", e, got, n, cost)
 		}
 		switch op := pick(20); {
@@ -255,10 +254,7 @@ func walkLedger(t testing.TB, steps int, pick source, j jumps) map[string]int {
 			w.ok(w.ledger.ends(r.id, "gone"))
 			w.counts["gave up"]++
 		case op < 11 && len(w.inFlight) > 0:
-			i := pick(len(w.inFlight))
-			w.inFlight = slices.Delete(w.inFlight, i, i+1)
-			w.line.Done(w.now)
-			w.ref.done(w.now)
+			w.done(pick(len(w.inFlight)))
 			if !j.late {
 				w.serve()
 			}
@@ -312,9 +308,7 @@ func walkLedger(t testing.TB, steps int, pick source, j jumps) map[string]int {
 			if w.terms.MaxInFlight > 0 {
 				w.unforeseen()
 			}
-			if was.Rate.Count == 0 || w.terms.Rate.Count == 0 {
-				w.ledger.breaks()
-			}
+			w.ledger.changes(was, w.terms)
 		case j.clock:
 			by := int64(pick(3600)) * second
 			if w.in(2) && w.now > 3*by {
@@ -370,11 +364,9 @@ func (w *lineWalk) drain() {
 	w.line.Resume(w.now)
 	w.ref.resume(w.now)
 	for w.line.Waiting() > 0 {
-		for range w.inFlight {
-			w.line.Done(w.now)
-			w.ref.done(w.now)
+		for len(w.inFlight) > 0 {
+			w.done(0)
 		}
-		w.inFlight = w.inFlight[:0]
 		w.serve()
 		if w.line.Waiting() == 0 {
 			break
@@ -386,8 +378,8 @@ func (w *lineWalk) drain() {
 		}
 		w.pass(at - w.now)
 	}
-	for range w.inFlight {
-		w.line.Done(w.now)
+	for len(w.inFlight) > 0 {
+		w.done(0)
 	}
 	if w.line.InFlight() != 0 || w.line.Waiting() != 0 || w.line.Oldest() >= 0 || w.line.Head(w.now) != nil {
 		w.fail("%d in flight, %d wait at the end", w.line.InFlight(), w.line.Waiting())

@@ -34,6 +34,7 @@ type limitJSON struct {
 	FairBy    any               `json:"fair_by,omitempty"`
 	Promote   string            `json:"promote_after,omitempty"`
 	ShedAbove string            `json:"shed_above,omitempty"`
+	Reserve   *apiReserve       `json:"reserve,omitempty"`
 	Deadline  string            `json:"deadline_header,omitempty"`
 	Status    int               `json:"status"`
 	DryRun    bool              `json:"dry_run"`
@@ -97,6 +98,9 @@ func describe(s limiter.Status, d decisionsJSON) limitJSON {
 	}
 	if s.MinInFlight > 0 {
 		l.MaxPlaces, l.LeastIn, l.MostIn, l.Places = "auto", s.MinInFlight, s.MaxInFlight, s.EffectiveInFlight
+	}
+	if s.ReserveHigh > 0 {
+		l.Reserve = &apiReserve{s.ReserveHigh}
 	}
 	if s.Queue > 0 {
 		if s.Store == "redis" {
@@ -206,4 +210,9 @@ func writeText(w http.ResponseWriter, status int, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(status)
 	_, _ = io.WriteString(w, text)
+}
+
+// An apiReserve is the share that is kept for high priority.
+type apiReserve struct {
+	High float64 `json:"high"`
 }

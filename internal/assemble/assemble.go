@@ -273,7 +273,8 @@ func Queues(c config.Limit) bool { return c.Queue > 0 || c.Algorithm == limiter.
 func QueuePolicy(c config.Limit) shaping.Policy {
 	return shaping.Policy{
 		Name: c.Name, Rate: c.Rate, Burst: c.Burst, MaxInFlight: c.MaxInFlight, Queue: c.Queue, MaxWait: c.MaxWait,
-		MinRate: c.MinRate, MinInFlight: c.MinInFlight, PromoteAfter: c.PromoteAfter, ShedAbove: c.ShedAbove, MaxKeys: c.MaxKeys, Status: c.Status, DryRun: c.DryRun,
+		MinRate: c.MinRate, MinInFlight: c.MinInFlight, PromoteAfter: c.PromoteAfter, ShedAbove: c.ShedAbove, ReserveHigh: c.ReserveHigh,
+		MaxKeys: c.MaxKeys, Status: c.Status, DryRun: c.DryRun,
 	}
 }
 

@@ -29,7 +29,7 @@ func (s *System) Limits() []limiter.Status {
 		if q := l.link.Queue; q != nil {
 			now := q.Snapshot()
 			st.Depth, st.OldestWait, st.Keys, st.Evicted = now.Depth, now.OldestWait, now.Keys, now.Evicted
-			st.ShedAbove, st.Sheds = c.ShedAbove, now.Sheds
+			st.ShedAbove, st.Sheds, st.ReserveHigh = c.ShedAbove, now.Sheds, c.ReserveHigh
 			st.MaxInFlight, st.InFlight = c.MaxInFlight, now.InFlight
 			st.MinRate, st.MinInFlight, st.EffectiveInFlight = c.MinRate, c.MinInFlight, now.Places
 			rate = now.Rate

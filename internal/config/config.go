@@ -154,6 +154,7 @@ type Limit struct {
 	DeadlineHeader string        // in canonical form; empty: none
 	FairBy         identity.Key  // global: plain first in, first out
 	ShedAbove      time.Duration // 0: nobody is refused for the waits of others
+	ReserveHigh    float64       // share of rate, burst and places that only routes of high priority may use; 0: none
 	PromoteAfter   time.Duration // 0: the routes that name the limit have one priority, so there is nothing to rise to
 
 	Shared    bool   // counted on Redis rather than in memory

@@ -195,6 +195,9 @@ func (l Limit) turns(ipv6Prefix int) (lines []string) {
 	if l.PromoteAfter > 0 {
 		lines = append(lines, "higher priority goes first; who waits counts one priority higher for each "+limiter.FormatDuration(l.PromoteAfter))
 	}
+	if l.ReserveHigh > 0 {
+		lines = append(lines, l.reserved())
+	}
 	if l.ShedAbove > 0 {
 		d := limiter.FormatDuration(l.ShedAbove)
 		lines = append(lines, fmt.Sprintf("when the oldest wait stays above %s, low priority is refused after %s of that and normal priority after %s more; they come back by quarters", d, d, d))

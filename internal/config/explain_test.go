@@ -9,7 +9,7 @@ import (
 // The whole explanation of a file that has everything, word by word.
 func TestExplain(t *testing.T) {
 	dir := files(t)
-	for _, name := range []string{"everything", "case01-slow-rates", "keys", "turns", "warnings", "presets", "redis", "auto"} {
+	for _, name := range []string{"everything", "case01-slow-rates", "keys", "turns", "warnings", "presets", "redis", "auto", "reserve"} {
 		c, err := Load("testdata/good/"+name+".toml", environment(dir))
 		if err != nil {
 			t.Fatal(err)

@@ -41,7 +41,7 @@ var (
 	rateSearch  = []string{"min_rate", "max_rate"}
 	placeSearch = []string{"min_in_flight", "max_in_flight_limit"}
 	// What says how a queue is left, whatever the algorithm.
-	turnFields = []string{"deadline_header", "fair_by", "promote_after", "shed_above"}
+	turnFields = []string{"deadline_header", "fair_by", "promote_after", "shed_above", reserveField}
 )
 
 func (d *decoder) limit(t *table) Limit {
@@ -62,6 +62,7 @@ func (d *decoder) limit(t *table) Limit {
 	t.key("fair_by", flowForm, &l.FairBy, parseFlow)
 	t.duration("promote_after", &l.PromoteAfter)
 	t.duration("shed_above", &l.ShedAbove)
+	t.reserve(&l)
 	t.count("limit", &l.Limit, math.MinInt64, math.MaxInt64)
 	t.window(&l)
 	t.key("key", `one of "global", `+keyWords, &l.Key, identity.ParseKey)
@@ -95,6 +96,7 @@ func (d *decoder) limit(t *table) Limit {
 			t.bad("cost", "concurrency does not take it, as each request is one that is unfinished; remove it")
 		}
 		t.queue(&l)
+		t.reservable(&l)
 		t.shareable(&l)
 		l.Rate, l.MinRate, l.Burst = limiter.Rate{}, limiter.Rate{}, 0
 		if !t.has("min_rate") && !t.has("max_rate") { // or that is said already
@@ -106,6 +108,7 @@ func (d *decoder) limit(t *table) Limit {
 		t.refuse(fixedFields, l.Algorithm, bucketFields)
 		t.require("rate", `"10/s"`)
 		t.queue(&l)
+		t.reservable(&l)
 		t.searched(&l)
 		l.noWindow()
 	}
@@ -182,7 +185,7 @@ func (t *table) refuseWithoutQueue(a limiter.Algorithm) {
 		return // a queue is meant, and what is wrong with it is said already
 	}
 	for _, f := range append([]string{"max_wait"}, turnFields...) {
-		if t.has(f) {
+		if t.has(f) && (f != reserveField || a != limiter.Concurrency) {
 			t.bad(f, "has no effect without a queue; write queue = N for how many may wait, or remove it")
 		}
 	}

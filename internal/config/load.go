@@ -127,6 +127,7 @@ func (d *decoder) config(root *table) *Config {
 		d.warnUnshared(c, redis, root.has("redis"))
 		d.promotions(c, limits)
 		d.warnCannotWait(c, upstreams)
+		d.warnNobodyHigh(c, limits)
 	}
 	return c
 }

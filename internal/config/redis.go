@@ -183,6 +183,8 @@ func (t *table) shareable(l *Limit) {
 		return
 	}
 	switch err := sharedLimits(l); {
+	case l.ReserveHigh > 0:
+		t.bad(reserveField, "redis cannot tell priorities apart; remove it, or give routes of high priority a limit of their own")
 	case l.Queue > 0 && l.MinRate.Count > 0:
 		t.bad("store", "redis cannot search for a rate, as each proxy sees the answers of its own requests only; remove it, or write a number for rate")
 	case l.Queue > 0 && l.DryRun:

@@ -61,6 +61,7 @@ window = "4s"
 [limit.places]
 algorithm = "concurrency"
 max_in_flight = 9
+reserve = { high = 0.3 }
 
 [limit.queue]
 algorithm = "leaky-bucket"
@@ -69,6 +70,7 @@ queue = 12
 max_wait = "1500ms"
 fair_by = "client-ip"
 promote_after = "500ms"
+reserve = { high = 0.25 }
 cost = "header:X-Cost"
 
 [limit.perkey]
@@ -77,6 +79,7 @@ rate = "2/s"
 burst = 2
 queue = 3
 max_in_flight = 2
+reserve = { high = 0.5 }
 key = "client-ip"
 cost = "header:X-Cost"
 

@@ -42,6 +42,12 @@ type line struct {
 	wake  *event // pending; nil: none
 }
 
+// A place is one of a line, taken as one of that class.
+type place struct {
+	*line
+	class queue.Class
+}
+
 // A route is the limits of a route in the order in which they are asked. What
 // stands there is their place in the route's list.
 type route struct {
@@ -64,7 +70,7 @@ type walk struct {
 	waited  int64
 	held    []limiter.Charge
 	at      time.Time
-	places  []*line
+	places  []place
 }
 
 // An event is something that happens at an instant: a line has to be served, or
@@ -187,7 +193,7 @@ func (e *engine) leave(l *line) {
 		waited := e.now - w.Came
 		l.limit.stats.queued(e.now, waited)
 		w.Value.waited += waited
-		w.Value.places = append(w.Value.places, l)
+		w.Value.places = append(w.Value.places, place{l, w.Value.route.class})
 		w.Value.next++
 		e.proceed(w.Value)
 	}
@@ -315,7 +321,7 @@ func (e *engine) enter(w *walk, l *limit, key *limiter.Key) bool {
 			l.stats.queued(e.now, int64(v.Wait))
 		default:
 			l.stats.admitted(e.now)
-			w.places = append(w.places, at)
+			w.places = append(w.places, place{at, queue.High}) // as what it was rehearsed
 		}
 		return true
 	}
@@ -335,7 +341,7 @@ func (e *engine) enter(w *walk, l *limit, key *limiter.Key) bool {
 		return false
 	}
 	l.stats.admitted(e.now)
-	w.places = append(w.places, at)
+	w.places = append(w.places, place{at, w.route.class})
 	return true
 }
 
@@ -372,10 +378,10 @@ func (e *engine) end(w *walk) {
 	places := w.places
 	w.places = nil
 	for _, l := range places {
-		l.Done(e.now)
+		l.Done(e.now, l.class)
 		if l.Waiting() > 0 {
-			e.serve(l)
-			e.arm(l)
+			e.serve(l.line)
+			e.arm(l.line)
 		}
 	}
 }

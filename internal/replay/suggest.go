@@ -176,7 +176,11 @@ func (s *search) search(aim Aim) error {
 		if s.conf.Queue > 0 {
 			roomy.queue = shaping.MaxQueue
 		}
-		return s.smallest("the fewest places that refuse nobody", asIs.asked, func(n *numbers, x int) { n.slots = x }, roomy)
+		least := 1
+		if s.conf.ReserveHigh > 0 {
+			least = 2 // of one place nothing can be reserved
+		}
+		return s.smallest("the fewest places that refuse nobody", max(least, asIs.asked), func(n *numbers, x int) { n.slots = max(least, x) }, roomy)
 	}
 	return nil
 }

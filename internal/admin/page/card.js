@@ -116,7 +116,8 @@ export class Card {
     const facts = {
       algorithm: l.algorithm, rate: l.rate, burst: l.burst, queue: l.queue, max_wait: l.max_wait,
       min_rate: l.min_rate, max_rate: l.max_rate, effective_rate: l.min_rate && l.effective_rate,
-      max_in_flight: l.max_in_flight, effective_max_in_flight: l.effective_max_in_flight, shed_above: l.shed_above, sheds: l.sheds, in_flight: l.in_flight,
+      max_in_flight: l.max_in_flight, effective_max_in_flight: l.effective_max_in_flight, shed_above: l.shed_above, sheds: l.sheds,
+      reserve: l.reserve && `${Math.round(l.reserve.high * 1000) / 10}% for high`, in_flight: l.in_flight,
       limit: l.limit, window: l.window, key: listed(l.key), keys: whole(l.keys), fair_by: l.fair_by && listed(l.fair_by),
       routes: l.routes.join("\n") || "none",
       admitted: whole(d.admitted), queued: whole(d.queued), rejected: reasons(d.rejected) || "0", gone: whole(d.gone),
