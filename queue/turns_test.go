@@ -79,6 +79,14 @@ func (m *model) next(now int64) *waiting {
 	return nil
 }
 
+// costs are what those of each class cost.
+func (m *model) costs() (sums [3]int64) {
+	for _, w := range m.all {
+		sums[w.class] += w.cost
+	}
+	return sums
+}
+
 func (m *model) remove(w *waiting) {
 	m.all = slices.DeleteFunc(m.all, func(o *waiting) bool { return o == w })
 	m.tidy()
@@ -168,6 +176,15 @@ func walkTurns(t *testing.T, steps int, pick func(int) int) {
 		}
 		if got != want || q.Len() != len(m.all) {
 			t.Fatalf("step %d: next %d of %d, want %d of %d", step, got, q.Len(), want, len(m.all))
+		}
+		high := q.First(now, func(p *Place[int]) bool { return p.class == High })
+		if got := q.NextHigh(now); got != high {
+			t.Fatalf("step %d: the next of class high is %+v, want %+v", step, got, high)
+		}
+		for c, sum := range m.costs() {
+			if got := q.CostOf(Class(c)); got != sum {
+				t.Fatalf("step %d: those of class %s cost %d, want %d", step, Class(c), got, sum)
+			}
 		}
 		ahead, before := q.Ahead(class, key, now)
 		exact, dues := m.ahead(class, key, now)

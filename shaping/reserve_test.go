@@ -279,6 +279,31 @@ func TestReserveOfARateThatIsSearchedFor(t *testing.T) {
 	})
 }
 
+// Places that are searched for are found also where nobody of class High comes, and
+// the others have their part of those in force.
+func TestReserveOfPlacesThatAreSearchedFor(t *testing.T) {
+	line := shaping.NewLine[int](shaping.Terms{MaxInFlight: 100, MinInFlight: 4, Queue: 1000, MaxWait: time.Hour, ReserveHigh: 0.5})
+	now, under := epoch, 0
+	for range 400 {
+		line.Enter(now, shaping.Entrant{Class: queue.Low}, 0)
+	}
+	for range 100 { // an upstream that never gets slower
+		for under = line.InFlight(); under > 0; under-- {
+			line.Learn(now+10*ms, now, limiter.Answer{Latency: 10 * time.Millisecond})
+			line.Done(now+10*ms, queue.Low)
+		}
+		for now += 10 * ms; line.Leave(now) != nil; {
+			line.Enter(now, shaping.Entrant{Class: queue.Low}, 0)
+		}
+		if _, places := line.Found(); line.InFlight() != places/2 {
+			t.Fatalf("%d of %d places are taken", line.InFlight(), places)
+		}
+	}
+	if _, places := line.Found(); places != 100 {
+		t.Errorf("found are %d places", places)
+	}
+}
+
 // A pause by hand is waiting for those who wait, so low is refused in one as well.
 func TestShedAboveCountsAPauseByHand(t *testing.T) {
 	p := shaping.Policy{Rate: mustRate(t, "10/s"), Burst: 1, Queue: 50, MaxWait: time.Minute, ShedAbove: 5 * time.Second}
