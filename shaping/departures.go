@@ -203,13 +203,22 @@ func (b *bucket) ask(a Ask) {
 	b.armLocked(now)
 }
 
-// RefuseAll refuses everybody who waits, with 503: the pace that the lines share is
-// lost, and nobody may leave without it, by departures granted before neither. Who
-// comes later asks it first.
-func (s *Shaper) RefuseAll(why limiter.Reason) {
+// RefuseAll refuses everybody who waits in a line of such a key, with 503: the pace that
+// the line shares is lost, and nobody may leave without it, by departures granted before
+// neither. Who comes later asks it first.
+func (s *Shaper) RefuseAll(why limiter.Reason, of func(key string) bool) {
 	s.lines.Each(func(b **bucket) bool {
 		(*b).mu.Lock()
 		defer (*b).mu.Unlock()
+		key := ""
+		if g := (*b).line.pace.grants; g != nil {
+			key = g.key
+		} else if l := (*b).line.pace.leases; l != nil {
+			key = l.key
+		}
+		if !of(key) {
+			return true
+		}
 		now := (*b).now()
 		(*b).refuseAllLocked(now, why)
 		(*b).armLocked(now)

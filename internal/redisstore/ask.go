@@ -12,10 +12,12 @@ import (
 // a state is under another policy, or the calendar has turned a page.
 const attempts = 5
 
-// within has f call the server, for no longer than the timeout. An error says that
-// nothing was decided as far as is known, and has been noted.
-func (s *Store) within(f func(context.Context, rueidis.Client) error) error {
-	if !s.circuit.closed.Load() {
+// within has f call the server about a key and those beside it, for no longer than
+// the timeout. An error says that nothing was decided as far as is known, and has been
+// noted.
+func (s *Store) within(key string, f func(context.Context, rueidis.Client) error) error {
+	shard := s.circuit.of(key)
+	if !shard.closed.Load() {
 		return errDown
 	}
 	ctx := s.deadlines.within(s.options.Timeout)
@@ -31,13 +33,13 @@ func (s *Store) within(f func(context.Context, rueidis.Client) error) error {
 	defer func() { <-s.slots }()
 
 	client := s.circuit.client.Load()
-	if client == nil || !s.circuit.closed.Load() {
+	if client == nil || !shard.closed.Load() {
 		return errDown
 	}
 	began := time.Now()
 	switch err := f(ctx, *client); {
 	case err == nil:
-		s.circuit.succeed()
+		shard.succeed()
 		if s.options.Answered != nil {
 			s.options.Answered(time.Since(began))
 		}
@@ -46,14 +48,18 @@ func (s *Store) within(f func(context.Context, rueidis.Client) error) error {
 		s.logOdd(err)
 		return err
 	default:
-		s.circuit.fail(err)
+		s.circuit.fail(shard, err)
 		return err
 	}
 }
 
 // ask runs the script that decides.
 func (s *Store) ask(mode string, at int64, charges []charge, a *answer) error {
-	return s.within(func(ctx context.Context, client rueidis.Client) error {
+	on := "" // they stand together
+	if len(charges) > 0 {
+		on = charges[0].key
+	}
+	return s.within(on, func(ctx context.Context, client rueidis.Client) error {
 		now := s.serverTime()
 		for range attempts {
 			if err := s.run(ctx, client, mode, at, now, charges, a); err != nil {

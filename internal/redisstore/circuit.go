@@ -4,6 +4,7 @@ import (
 	"context"
 	_ "embed"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,22 +30,21 @@ const (
 
 var errDown = errors.New("the store does not answer")
 
-// A circuit knows whether the server answers, and how many proxies it serves.
-// While it is closed calls go through; when opensAfter of them in a row have
-// failed it is open, and only its own goroutine calls.
+// A circuit knows whether the server answers, of a cluster each shard, and how many
+// proxies it serves.
 type circuit struct {
 	store *Store
 
-	closed  atomic.Bool
-	failed  atomic.Int32 // calls in a row
+	only    shard                  // where there is no layout
+	layout  atomic.Pointer[layout] // of a cluster; nil: not known yet
 	client  atomic.Pointer[rueidis.Client]
 	members atomic.Int32                   // proxies that lived when the server was asked last; at least 1
-	fewer   int                            // beats in a row that saw fewer
+	fewer   time.Time                      // since when each beat has seen fewer
 	waiting atomic.Pointer[map[string]int] // who wait in other proxies, by the limit, when the server was asked last
 
 	known  chan struct{} // closed when the first beat has ended
 	opened chan struct{} // woken when calls have failed
-	change sync.Mutex    // held while closed changes, so that each change is logged once
+	change sync.Mutex    // held while a shard opens or closes, so that each change is logged once
 
 	end  context.CancelFunc
 	done sync.WaitGroup
@@ -60,22 +60,25 @@ func (c *circuit) start() {
 // run beats until ctx ends.
 func (c *circuit) run(ctx context.Context) {
 	known := false // whether something has been said about the server
+	var kept time.Time
 	for {
 		err := c.beat(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		c.tell(err, !known)
-		if err == nil {
+		c.tell(c.of(c.store.members()), err, !known)
+		c.look(ctx)
+		if (err == nil || c.layout.Load() != nil && c.any()) && time.Since(kept) >= beatEvery/2 {
 			c.store.keep()
 			c.store.keepLeases()
+			kept = time.Now()
 		}
 		if !known {
 			close(c.known)
 			known = true
 		}
 		wait := probeEvery
-		if err == nil {
+		if c.all() {
 			wait = beatEvery
 		}
 		timer := time.NewTimer(wait)
@@ -106,7 +109,7 @@ func (c *circuit) beat(ctx context.Context) error {
 		}
 		c.client.Store(&client)
 	}
-	if !c.closed.Load() {
+	if !c.of(c.store.members()).closed.Load() {
 		if err := c.call(ctx, max(c.store.options.Timeout, probeEvery)); err != nil {
 			return err
 		}
@@ -118,7 +121,7 @@ func (c *circuit) call(ctx context.Context, atMost time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, atMost)
 	defer cancel()
 	s := c.store
-	members := s.options.Prefix + ":{members}"
+	members := s.members()
 	list, err := beatScript.Exec(ctx, *c.client.Load(), []string{members, members + ":waiting"}, []string{s.id, micro(quietFor), s.waitingHere()}).ToArray()
 	if err != nil {
 		return err
@@ -141,55 +144,67 @@ func (c *circuit) call(ctx context.Context, atMost time.Duration) error {
 // a server that was flushed has forgotten the others for a moment.
 func (c *circuit) count(n int32) {
 	was := c.members.Load()
-	if n < was {
-		if c.fewer++; c.fewer < int(quietFor/beatEvery) {
-			return
-		}
+	switch {
+	case n >= was:
+	case c.fewer.IsZero():
+		c.fewer = time.Now()
+		return
+	case time.Since(c.fewer) < quietFor-beatEvery-beatEvery/2:
+		return
 	}
-	c.fewer = 0
+	c.fewer = time.Time{}
 	if n != was {
 		c.members.Store(n)
 		c.store.share(int(n))
 	}
 }
 
-// tell notes how a beat ended.
-func (c *circuit) tell(err error, first bool) {
+// tell notes how a beat or a probe of a shard ended.
+func (c *circuit) tell(sh *shard, err error, first bool) {
 	c.change.Lock()
 	defer c.change.Unlock()
-	was := c.closed.Load()
+	was := sh.closed.Load()
 	if err == nil {
-		c.failed.Store(0)
-		c.closed.Store(true)
+		sh.failed.Store(0)
+		sh.closed.Store(true)
 	}
-	log := c.store.options.Log
 	switch {
 	case err == nil && first:
-		log.Info("the store answers", "address", c.store.options.Address, "proxies", c.members.Load())
+		c.store.options.Log.Info("the store answers", c.about(sh, "proxies", c.members.Load())...)
 	case err == nil && !was:
-		log.Info("the store answers again", "address", c.store.options.Address, "proxies", c.members.Load())
+		c.store.options.Log.Info("the store answers again", c.about(sh, "proxies", c.members.Load())...)
 	case err != nil && first:
-		log.Error("the store does not answer; limits do what their store_down says until it does", "address", c.store.options.Address, "error", err)
-	case err != nil && was && c.failed.Add(1) >= opensAfter:
-		c.openLocked(err)
+		c.store.options.Log.Error(lost, c.about(sh, "error", err)...)
+	case err != nil && was && sh.failed.Add(1) >= opensAfter:
+		c.openLocked(sh, err)
 	}
+}
+
+const lost = "the store does not answer; limits do what their store_down says until it does"
+
+func (c *circuit) about(sh *shard, more ...any) []any {
+	list := []any{"address", c.store.options.Address}
+	if sh.name != "" {
+		list = append(list, "shard", sh.name)
+	}
+	return append(list, more...)
 }
 
 // succeed and fail note how a call ended.
-func (c *circuit) succeed() {
-	if c.failed.Load() != 0 {
-		c.failed.Store(0)
+func (sh *shard) succeed() {
+	if sh.failed.Load() != 0 {
+		sh.failed.Store(0)
 	}
 }
 
-func (c *circuit) fail(err error) {
-	if c.failed.Add(1) < opensAfter || !c.closed.Load() {
+func (c *circuit) fail(sh *shard, err error) {
+	if sh.failed.Add(1) < opensAfter || !sh.closed.Load() {
 		return
 	}
 	c.change.Lock()
 	defer c.change.Unlock()
-	if c.closed.Load() {
-		c.openLocked(err)
+	if sh.closed.Load() {
+		c.openLocked(sh, err)
 		select {
 		case c.opened <- struct{}{}:
 		default:
@@ -197,10 +212,19 @@ func (c *circuit) fail(err error) {
 	}
 }
 
-func (c *circuit) openLocked(err error) {
-	c.closed.Store(false)
-	go c.store.tellWaiting()
-	c.store.options.Log.Error("the store does not answer; limits do what their store_down says until it does", "address", c.store.options.Address, "error", err)
+func (c *circuit) openLocked(sh *shard, err error) {
+	sh.closed.Store(false)
+	go c.store.tellWaiting(sh)
+	c.store.options.Log.Error(lost, c.about(sh, "error", err)...)
+}
+
+// all reports whether every shard answers, and any whether one does.
+func (c *circuit) all() bool {
+	return !slices.ContainsFunc(c.each(), func(sh *shard) bool { return !sh.closed.Load() })
+}
+
+func (c *circuit) any() bool {
+	return slices.ContainsFunc(c.each(), func(sh *shard) bool { return sh.closed.Load() })
 }
 
 // stop ends the goroutine, lets no call through any more, and reports whether
@@ -208,7 +232,11 @@ func (c *circuit) openLocked(err error) {
 func (c *circuit) stop() (up bool) {
 	c.end()
 	c.done.Wait()
-	return c.closed.Swap(false)
+	up = c.of(c.store.members()).closed.Load()
+	for _, sh := range append(c.each(), &c.only) {
+		sh.closed.Store(false)
+	}
+	return up
 }
 
 // leave takes leave of a server that is up, so that the others know at once,
@@ -222,7 +250,7 @@ func (c *circuit) leave(up bool) {
 		ctx, cancel := context.WithTimeout(context.Background(), c.store.options.Timeout)
 		defer cancel()
 		cl := *client
-		cl.Do(ctx, cl.B().Zrem().Key(c.store.options.Prefix+":{members}").Member(c.store.id).Build())
+		cl.Do(ctx, cl.B().Zrem().Key(c.store.members()).Member(c.store.id).Build())
 	}
 	(*client).Close()
 }

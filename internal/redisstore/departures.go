@@ -91,7 +91,7 @@ func (d *Departures) Ask(name string, a shaping.Ask) shaping.Departures {
 		if err == nil {
 			return g
 		}
-		if !d.store.Up() || harmless(err) {
+		if !d.store.circuit.of(key).closed.Load() || harmless(err) {
 			break
 		}
 	}
@@ -117,7 +117,7 @@ func (d *Departures) ask(set *departing, key string, a *shaping.Ask) (g shaping.
 	numbers := []int64{set.fractions(), takes.us, takes.frac, since.Microseconds(), a.After.Microseconds(), full.us}
 	var answer []int64
 	var began, ended int64
-	err = s.within(func(ctx context.Context, client rueidis.Client) error {
+	err = s.within(key, func(ctx context.Context, client rueidis.Client) error {
 		old, moved := "", ""
 		for range attempts {
 			began = s.sinceBase()
@@ -225,7 +225,7 @@ func (set *departing) resume(state string, now int64) string {
 
 // returnDepartures gives back what was granted last.
 func (s *Store) returnDepartures(key string, set *departing, was, is span) (ok bool) {
-	_ = s.within(func(ctx context.Context, client rueidis.Client) error {
+	_ = s.within(key, func(ctx context.Context, client rueidis.Client) error {
 		answer, _, err := s.askDepartures(ctx, client, "return", key, set, "", "", []int64{was.us, was.frac, is.us, is.frac, 0, 0}, s.id, "0")
 		if err != nil {
 			return err
@@ -274,7 +274,7 @@ func (s *Store) askDepartures(ctx context.Context, client rueidis.Client, mode, 
 // Forget makes the schedule of a key begin anew.
 func (d *Departures) Forget(name string) error {
 	key := d.now.Load().key(d.store, name)
-	err := d.store.within(func(ctx context.Context, client rueidis.Client) error {
+	err := d.store.within(key, func(ctx context.Context, client rueidis.Client) error {
 		return client.Do(ctx, client.B().Del().Key(key).Build()).Error()
 	})
 	if err != nil {

@@ -75,14 +75,14 @@ func (l *Leases) about() (name string, down Down) {
 // at all, is not waited for again.
 func (l *Leases) Ask(name string, a shaping.LeaseAsk) shaping.Leases {
 	set, s := l.now.Load(), l.store
-	key := set.before + s.hashOf(set.CountedBy, name) + set.after
+	key := set.key(s, name)
 	began := time.Now()
 	for range opensAfter {
 		g, err := l.ask(set, key, &a)
 		if err == nil {
 			return g
 		}
-		if !s.Up() || harmless(err) || time.Since(began) >= s.options.Timeout {
+		if !s.circuit.of(key).closed.Load() || harmless(err) || time.Since(began) >= s.options.Timeout {
 			break
 		}
 	}
@@ -103,7 +103,7 @@ func (l *Leases) ask(set *placing, key string, a *shaping.LeaseAsk) (g shaping.L
 	if a.Known {
 		lost = lostFor
 	}
-	err = s.within(func(ctx context.Context, client rueidis.Client) error {
+	err = s.within(key, func(ctx context.Context, client rueidis.Client) error {
 		args := []string{
 			l.id, strconv.FormatUint(s.serial.Add(1), 10), micro(leaseFor), micro(2*a.Every + lateFor),
 			strconv.Itoa(set.MaxInFlight), strconv.Itoa(a.Held), strconv.Itoa(a.More), micro(lost),

@@ -146,8 +146,9 @@ func (l *Limit) Peek(key string) (limiter.Decision, error) {
 func (l *Limit) Forget(key string) error {
 	set := l.now.Load()
 	hash := l.store.hashOf(set.CountedBy, key)
-	err := l.store.within(func(ctx context.Context, client rueidis.Client) error {
-		return client.Do(ctx, client.B().Del().Key(set.before+hash+set.after).Build()).Error()
+	on := set.before + hash + set.after
+	err := l.store.within(on, func(ctx context.Context, client rueidis.Client) error {
+		return client.Do(ctx, client.B().Del().Key(on).Build()).Error()
 	})
 	if err != nil {
 		return errUnknown

@@ -50,6 +50,10 @@ type placing struct {
 	before, after string
 }
 
+func (set *placing) key(s *Store, name string) string {
+	return set.before + s.hashOf(set.CountedBy, name) + set.after
+}
+
 // A holding is the places of one key that this proxy holds, by name.
 type holding struct {
 	names   map[string]struct{}
@@ -109,7 +113,7 @@ func (l *Places) Keys() int {
 // Acquire takes a place, if one is free. What is not nil gives it back, once.
 func (l *Places) Acquire(name string) (d limiter.Decision, release func()) {
 	set, s := l.now.Load(), l.store
-	key := set.before + s.hashOf(set.CountedBy, name) + set.after
+	key := set.key(s, name)
 	place := s.id + strconv.FormatUint(s.serial.Add(1), 36)
 
 	l.mu.Lock()
@@ -171,7 +175,7 @@ func (l *Places) tidyLocked(key string, h *holding) {
 // Look says how many places are free, and takes none.
 func (l *Places) Look(name string) (limiter.Decision, bool) {
 	set, s := l.now.Load(), l.store
-	key := set.before + s.hashOf(set.CountedBy, name) + set.after
+	key := set.key(s, name)
 	_, used, err := s.askPlaces("look", key, math.MaxInt32)
 	d := l.decision(set, used)
 	if d.Allowed, d.Peeked = d.Remaining > 0, true; !d.Allowed {
@@ -189,7 +193,7 @@ func (l *Places) decision(set *placing, used int64) limiter.Decision {
 
 // askPlaces runs the script.
 func (s *Store) askPlaces(mode, key string, most int, names ...string) (taken bool, used int64, err error) {
-	err = s.within(func(ctx context.Context, client rueidis.Client) error {
+	err = s.within(key, func(ctx context.Context, client rueidis.Client) error {
 		args := append([]string{mode, micro(leaseFor), strconv.Itoa(most)}, names...)
 		n, err := placesScript.Exec(ctx, client, []string{key}, args).AsIntSlice()
 		if err != nil {

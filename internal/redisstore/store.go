@@ -95,8 +95,11 @@ func (s *Store) Close() {
 	s.circuit.leave(up)
 }
 
-// Up reports whether the server answers.
-func (s *Store) Up() bool { return s.circuit.closed.Load() }
+// Up reports whether the server answers, of a cluster every shard.
+func (s *Store) Up() bool { return s.circuit.all() }
+
+// members is the key of who lives.
+func (s *Store) members() string { return s.options.Prefix + ":{members}" }
 
 // Proxies is how many proxies shared the server when it was asked last, this one
 // included.
@@ -189,7 +192,7 @@ func add(a, b int64) int64 {
 func (s *Store) Take(into []limiter.Decision, list []shaping.SharedCharge) (_ []limiter.Decision, held bool) {
 	charges := s.charges(list)
 	sent := s.sinceBase()
-	if s.Up() {
+	if len(charges) > 0 && s.circuit.of(charges[0].key).closed.Load() {
 		for i := range charges {
 			c := &charges[i]
 			var d limiter.Decision

@@ -3,6 +3,7 @@ package redisstore
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -59,12 +60,25 @@ func (s *Store) watched() map[*shaping.Shaper]*watched {
 	return maps.Clone(s.queues)
 }
 
-// tellWaiting tells those who wait that the server is lost, where nobody may leave
-// without it.
-func (s *Store) tellWaiting() {
+// on are the keys on the server of one of the queue.
+func (w *watched) on(s *Store, name string) (keys []string) {
+	if w.departures != nil {
+		keys = append(keys, w.departures.now.Load().key(s, name))
+	}
+	if w.leases != nil {
+		keys = append(keys, w.leases.now.Load().key(s, name))
+	}
+	return keys
+}
+
+// tellWaiting tells those who wait that the shard of their schedule or their places is
+// lost, where nobody may leave without it.
+func (s *Store) tellWaiting(sh *shard) {
 	for q, w := range s.watched() {
 		if _, down := w.about(); down == Closed {
-			q.RefuseAll(limiter.ReasonStoreDown)
+			q.RefuseAll(limiter.ReasonStoreDown, func(name string) bool {
+				return slices.ContainsFunc(w.on(s, name), func(key string) bool { return s.circuit.of(key) == sh })
+			})
 		}
 	}
 }
@@ -96,7 +110,7 @@ func (l *Leases) WaitingElsewhere() int { return l.store.waitingElsewhere(l) }
 
 func (s *Store) waitingElsewhere(of interface{ about() (string, Down) }) int {
 	sum := s.circuit.waiting.Load()
-	if sum == nil || !s.Up() {
+	if sum == nil || !s.circuit.of(s.members()).closed.Load() {
 		return 0
 	}
 	name, _ := of.about()
