@@ -72,7 +72,7 @@ func newService(c *config.Config, load func() (*config.Config, error), stderr io
 		Limits:      func() []limiter.Status { return s.system.Limits() },
 		Upstreams:   func() []proxy.UpstreamStatus { return s.system.Upstreams() },
 		Connections: s.connections,
-		Store:       func() (up, configured bool) { return s.system.Store() },
+		Store:       func() (up bool, proxies int) { return s.system.Store() },
 		Expiries:    s.expiries,
 	})
 	s.system = assemble.New(proxy.Observers{s.metrics, s.tally, switchable{proxy.AccessLog{Log: s.log}, &s.access}}, s.log)

@@ -15,11 +15,14 @@ import (
 // It must be called before the first Apply.
 func (s *System) TellStore(f func(time.Duration)) { s.answered = f }
 
-// Store reports whether the store of shared limits answers, and whether there is
-// one.
-func (s *System) Store() (up, configured bool) {
+// Store reports whether the store of shared limits answers, and how many proxies
+// shared it when it did last, this one included: none if there is no store.
+func (s *System) Store() (up bool, proxies int) {
 	shared := s.now.Load().shared
-	return shared != nil && shared.Up(), shared != nil
+	if shared == nil {
+		return false, 0
+	}
+	return shared.Up(), shared.Proxies()
 }
 
 // sharing gives next the store that c asks for: that of old if it is the same.

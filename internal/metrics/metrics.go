@@ -34,9 +34,9 @@ type Options struct {
 	// Connections says the same of clients' connections.
 	Connections func() Connections
 
-	// Store reports whether the store of shared limits answers, and whether there
-	// is one; nil: there is none.
-	Store func() (up, configured bool)
+	// Store reports whether the store of shared limits answers, and how many
+	// proxies shared it when it did last: none if there is no store. It may be nil.
+	Store func() (up bool, proxies int)
 
 	// Expiries is when each certificate ends, by the domain or the file that it
 	// is from; nil: there is none.

@@ -52,7 +52,7 @@ func newMetrics(s *standing) *Metrics {
 		Version: "1.2.3", Revision: "abc1234",
 		Limits:    func() []limiter.Status { return s.limits },
 		Upstreams: func() []proxy.UpstreamStatus { return s.upstreams },
-		Store:     func() (up, configured bool) { return true, true },
+		Store:     func() (up bool, proxies int) { return true, 3 },
 		Expiries:  func() map[string]time.Time { return map[string]time.Time{"api.example.com": time.Unix(2000000000, 5)} },
 		Connections: func() Connections {
 			return Connections{Open: 3, Refused: map[string]uint64{"max_connections": 2}, Cut: map[string]uint64{"send_timeout": 1}}

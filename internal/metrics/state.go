@@ -14,7 +14,7 @@ import (
 type state struct {
 	limits    func() []limiter.Status
 	upstreams func() []proxy.UpstreamStatus
-	store     func() (up, configured bool)
+	store     func() (up bool, proxies int)
 	expiries  func() map[string]time.Time
 	clients   func() Connections
 }
@@ -41,6 +41,8 @@ var (
 		"Keys that the limit forgot for want of room.", []string{"limit"}, nil)
 	storeUp = prometheus.NewDesc("shapeproxy_store_up",
 		"Whether the store of shared limits answers.", nil, nil)
+	fleetProxies = prometheus.NewDesc("shapeproxy_fleet_proxies",
+		"Proxies that shared the store of limits when it answered last, this one included.", nil, nil)
 	certificateExpiry = prometheus.NewDesc("shapeproxy_certificate_expiry_timestamp_seconds",
 		"When the certificate ends that is shown for the domain, or from the file.", []string{"certificate"}, nil)
 	effectiveRate = prometheus.NewDesc("shapeproxy_effective_rate",
@@ -69,7 +71,7 @@ var (
 
 func (s state) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		queueDepth, fleetQueueDepth, queueCapacity, queueOldestWait, limitKeys, limitKeysEvicted, storeUp, certificateExpiry, upstreamInFlight,
+		queueDepth, fleetQueueDepth, queueCapacity, queueOldestWait, limitKeys, limitKeysEvicted, storeUp, fleetProxies, certificateExpiry, upstreamInFlight,
 		upstreamHealthy, upstreamRefused, breakerState,
 		connections, connectionsRefused, connectionsCut,
 		effectiveRate, paused, upstreamThrottled, upstreamFieldsIgnored,
@@ -99,12 +101,9 @@ func (s state) Collect(ch chan<- prometheus.Metric) {
 		}
 	}
 	if s.store != nil {
-		if up, configured := s.store(); configured {
-			n := 0.0
-			if up {
-				n = 1
-			}
-			ch <- prometheus.MustNewConstMetric(storeUp, prometheus.GaugeValue, n)
+		if up, proxies := s.store(); proxies > 0 {
+			send(storeUp, prometheus.GaugeValue, number(up))
+			send(fleetProxies, prometheus.GaugeValue, float64(proxies))
 		}
 	}
 	if s.expiries != nil {
@@ -113,7 +112,7 @@ func (s state) Collect(ch chan<- prometheus.Metric) {
 		}
 	}
 	c := s.clients()
-	ch <- prometheus.MustNewConstMetric(connections, prometheus.GaugeValue, float64(c.Open))
+	send(connections, prometheus.GaugeValue, float64(c.Open))
 	for reason, n := range c.Refused {
 		send(connectionsRefused, prometheus.CounterValue, float64(n), reason)
 	}
@@ -125,11 +124,7 @@ func (s state) Collect(ch chan<- prometheus.Metric) {
 		send(upstreamThrottled, prometheus.CounterValue, float64(u.Throttled), u.Name)
 		send(upstreamFieldsIgnored, prometheus.CounterValue, float64(u.FieldsIgnored), u.Name)
 		for _, a := range u.Addresses {
-			healthy := 0.
-			if a.Healthy {
-				healthy = 1
-			}
-			send(upstreamHealthy, prometheus.GaugeValue, healthy, u.Name, a.Address)
+			send(upstreamHealthy, prometheus.GaugeValue, number(a.Healthy), u.Name, a.Address)
 		}
 		for _, r := range u.Refused {
 			send(upstreamRefused, prometheus.CounterValue, float64(r.Count), u.Name, string(r.Reason))
