@@ -376,3 +376,32 @@ func TestFleetWalk(t *testing.T) {
 		})
 	}
 }
+
+// TestFleetNearAndFar: a line that is far from the schedule needs more departures in
+// advance, and has no more of them for that.
+func TestFleetNearAndFar(t *testing.T) {
+	for _, way := range []time.Duration{9 * time.Millisecond, 19 * time.Millisecond, 49 * time.Millisecond} {
+		t.Run(way.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFleet(10*time.Millisecond, 1)
+				lines := make([]*shaping.Shaper, 2)
+				for i, m := range []*member{{fleet: f}, {fleet: f, way: way, needs: 2 * int64(2*way/f.interval+1)}} {
+					s, err := shaping.New(shaping.Policy{Name: "test", Rate: f.rate(), Burst: 1, Queue: 100, MaxWait: time.Minute}, shaping.WithPace(m))
+					if err != nil {
+						t.Fatal(err)
+					}
+					lines[i] = s
+				}
+				var d departed
+				until := time.Now().Add(20 * time.Second)
+				d.overload(t, lines[0], 50, until)
+				d.overload(t, lines[1], 50, until)
+				rest(21 * time.Second)
+				if x, y := d.n[lines[0]], d.n[lines[1]]; 10*x > 11*y || 10*y > 11*x || x+y < 1990 {
+					t.Errorf("%d near, %d far", x, y)
+				}
+				never(t, f.grants(), f.interval, 0, 1)
+			})
+		})
+	}
+}

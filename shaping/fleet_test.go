@@ -23,17 +23,22 @@ type fleet struct {
 	ahead    int64
 	tat      time.Time
 	asks     int
-	granted  []time.Time // instants, but for those given back
-	wants    map[*member]bool
+	granted  []time.Time               // instants, but for those given back
+	wants    map[*member]bool          // those that want more than they have
 	down     func() shaping.Departures // nil: it answers
 }
 
 // A member is the fleet as one line's process sees it.
-type member struct{ *fleet }
+type member struct {
+	*fleet
+	way   time.Duration // to the fleet and back, besides trip
+	needs int64         // departures in advance, for that
+}
 
 func (f *member) Ask(_ string, a shaping.Ask) shaping.Departures {
-	time.Sleep(f.trip / 2)
-	defer time.Sleep(f.trip - f.trip/2)
+	trip := f.trip + f.way
+	time.Sleep(trip / 2)
+	defer time.Sleep(trip - trip/2)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.asks++
@@ -46,10 +51,11 @@ func (f *member) Ask(_ string, a shaping.Ask) shaping.Departures {
 		f.tat = from
 	}
 	f.wants[f] = a.More
-	rivals := int64(0)
+	rivals, ahead := int64(0), max(f.ahead, f.needs)
 	for other, more := range f.wants {
 		if more && other != f {
 			rivals++
+			ahead = max(ahead, other.needs)
 		}
 	}
 	first := f.tat.Add(-time.Duration(f.burst-1) * f.interval)
@@ -63,7 +69,7 @@ func (f *member) Ask(_ string, a shaping.Ask) shaping.Departures {
 	f.tat = f.tat.Add(time.Duration(a.N) * f.interval)
 	end, burst := f.tat, f.burst
 	return shaping.Departures{
-		N: a.N, First: first, NotBefore: from, Rate: f.rate(), Rivals: rivals, Ahead: f.ahead,
+		N: a.N, First: first, NotBefore: from, Rate: f.rate(), Rivals: rivals, Ahead: ahead,
 		Return: func(n int64) bool {
 			time.Sleep(f.trip)
 			f.mu.Lock()
@@ -99,7 +105,7 @@ func (f *fleet) join(t *testing.T, queue int, maxWait time.Duration) *shaping.Sh
 	t.Helper()
 	s, err := shaping.New(shaping.Policy{
 		Name: "test", Rate: f.rate(), Burst: f.burst, Queue: queue, MaxWait: maxWait,
-	}, shaping.WithPace(&member{f}))
+	}, shaping.WithPace(&member{fleet: f}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -63,6 +63,8 @@ const (
 	waitedShare  = 8
 	// answerWithin is how long an answer may take, at least.
 	answerWithin = time.Second
+	// believed is for how long a store may believe what it was told last.
+	believed = 5 * time.Second
 	// mostWanted bounds how many places are asked for at once.
 	mostWanted = 64
 )
@@ -86,6 +88,7 @@ type leases struct {
 	alone  int64 // until then the line has places of its own,
 	share  int   // so many
 	heard  int64 // the last answer
+	doubt  int64 // until then the store may believe what was said before a call that failed
 	asking bool  // a call is under way
 	polls  bool  // it is counted among the lines that ask again and again
 }
@@ -172,6 +175,14 @@ func (g *leases) renew() {
 // pinned reports whether the line holds places, or the store believes so.
 func (g *leases) pinned() bool { return g != nil && (g.told > 0 || g.asking) }
 
+// settled is the time until the store believes nothing that is not so.
+func (g *leases) settled(now int64) time.Duration {
+	if g == nil {
+		return 0
+	}
+	return time.Duration(max(0, g.doubt-now))
+}
+
 // wanting is how many places those need who could leave now but for that, or within
 // that time; and if that is nobody, when to look again.
 func (l *Line[T]) wanting(now, within int64) (n int, next int64) {
@@ -256,14 +267,14 @@ func (l *Line[T]) leased(now int64, a LeaseAsk, got Leases, pause time.Duration)
 	g.heard = now
 	if got.Alone > 0 {
 		g.alone, g.share, g.denied = addTime(now, int64(got.Alone)), got.Places, now
-		l.unlease()
+		l.unlease(now)
 		g.keep, g.kept = g.share, addTime(g.alone, int64(answerWithin)) // what it holds then, until there is an answer
 		return
 	}
 	if got.Granted > 0 && p.full(now) {
 		p.ready = max(p.ready, now)
 	}
-	g.alone = 0
+	g.alone, g.doubt = 0, 0
 	g.held = max(p.taken, g.held+got.Granted)
 	g.told, g.wanted = a.Held+got.Granted, a.More-got.Granted
 	g.free, g.keep, g.lead = got.Free, got.Keep, int64(min(max(2*got.Trip, shortestPoll), longestPoll))
@@ -280,11 +291,14 @@ func (l *Line[T]) leased(now int64, a LeaseAsk, got Leases, pause time.Duration)
 }
 
 // unlease notes that the store knows nothing of this line's places for now, as far
-// as is known.
-func (l *Line[T]) unlease() {
+// as is known. What it believes all the same it is told with the next renewal.
+func (l *Line[T]) unlease(now int64) {
 	g := l.pace.leases
 	g.held = l.pace.taken
-	g.told, g.wanted, g.short = g.held, 0, false
+	if g.told, g.wanted, g.short = g.held, 0, false; l.pace.places == 0 {
+		g.told = 0 // else it would be told so again at once
+	}
+	g.doubt = addTime(now, int64(believed))
 }
 
 // leaseWake is when the line has to ask, or those who wait can go on.
@@ -338,7 +352,7 @@ func (b *bucket) lease(a LeaseAsk) {
 	g := b.line.pace.leases
 	g.asking = false
 	if got.Reason != limiter.ReasonNone {
-		b.line.unlease()
+		b.line.unlease(now)
 		b.refuseAllLocked(now, got.Reason)
 	} else {
 		b.line.leased(now, a, got, b.shaper.pollPause())
@@ -349,7 +363,8 @@ func (b *bucket) lease(a LeaseAsk) {
 }
 
 // RenewLeases says again how many places the lines hold, of which nothing was said
-// for that long, with so many calls at once.
+// for that long, with so many calls at once; of those whose last call failed also that
+// they hold none.
 func (s *Shaper) RenewLeases(quiet time.Duration, atOnce int) {
 	var all []*bucket
 	s.lines.Each(func(b **bucket) bool {
@@ -378,7 +393,8 @@ func (b *bucket) renewable(quiet time.Duration) bool {
 
 func (b *bucket) renewableLocked(quiet time.Duration) bool {
 	g, now := b.line.pace.leases, b.now()
-	return g.bind(now) && !g.asking && g.held > 0 && b.line.pace.places > 0 && now-g.heard >= int64(quiet)
+	holds := g.held > 0 && b.line.pace.places > 0
+	return g.bind(now) && !g.asking && (holds || now < g.doubt) && now-g.heard >= int64(quiet)
 }
 
 func (b *bucket) renew(quiet time.Duration) {

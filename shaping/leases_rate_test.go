@@ -44,7 +44,7 @@ func TestLeasesAndRate(t *testing.T) {
 					const span = 10 * time.Second
 					until := time.Now().Add(span)
 					for range 2 {
-						s := h.join(t, f.rated(100), shaping.WithPace(&member{f}))
+						s := h.join(t, f.rated(100), shaping.WithPace(&member{fleet: f}))
 						lines = append(lines, s)
 						w.crowd(t, s, 40, always(c.took), until)
 					}
@@ -78,7 +78,7 @@ func TestLeasesAndRate(t *testing.T) {
 func TestLeasesAndRateAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, h := newFleet(time.Second, 10), newHall(6, time.Millisecond)
-		s := h.join(t, f.rated(3), shaping.WithPace(&member{f}))
+		s := h.join(t, f.rated(3), shaping.WithPace(&member{fleet: f}))
 		var mu sync.Mutex
 		atOnce, refused := 0, 0
 		for range 12 {
@@ -107,7 +107,7 @@ func TestLeasesAndRateAtOnce(t *testing.T) {
 func TestLeasesAndRateFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, h := newFleet(10*time.Millisecond, 1), newHall(5, time.Millisecond)
-		s, other := h.join(t, f.rated(100), shaping.WithPace(&member{f})), h.join(t, f.rated(100), shaping.WithPace(&member{f}))
+		s, other := h.join(t, f.rated(100), shaping.WithPace(&member{fleet: f})), h.join(t, f.rated(100), shaping.WithPace(&member{fleet: f}))
 		var held []shaping.Grant
 		for range 5 {
 			g, _ := s.Acquire(t.Context(), shaping.Request{})
@@ -145,7 +145,7 @@ func TestLeasesFromThenOn(t *testing.T) {
 		var w workshop
 		until := time.Now().Add(5 * time.Second)
 		for range 2 {
-			s := h.join(t, f.rated(100), shaping.WithPace(&member{f}))
+			s := h.join(t, f.rated(100), shaping.WithPace(&member{fleet: f}))
 			lines = append(lines, s)
 			w.crowd(t, s, 40, always(100*time.Millisecond), until)
 		}

@@ -27,7 +27,7 @@ func TestLeasesWalk(t *testing.T) {
 				p := shaping.Policy{Queue: 1 + r.IntN(40), MaxWait: time.Duration(50+r.IntN(3000)) * time.Millisecond}
 				var more []shaping.Option
 				if rated {
-					p.Rate, p.Burst, more = f.rate(), f.burst, []shaping.Option{shaping.WithPace(&member{f})}
+					p.Rate, p.Burst, more = f.rate(), f.burst, []shaping.Option{shaping.WithPace(&member{fleet: f})}
 				}
 				lines = append(lines, h.join(t, p, more...))
 			}

@@ -367,7 +367,7 @@ func (l *Line[T]) Idle(now int64) time.Duration {
 	if l.queue.Len() > 0 {
 		return Pinned
 	}
-	return max(l.pace.Settled(now, l.ghosts.cost), l.search.kept(now), l.shed.settled(now))
+	return max(l.pace.Settled(now, l.ghosts.cost), l.pace.leases.settled(now), l.search.kept(now), l.shed.settled(now))
 }
 
 // Adopt goes on under other terms. Nobody who waits is refused for it, nobody

@@ -110,7 +110,7 @@ func (d *Departures) ask(set *departing, key string, a *shaping.Ask) (g shaping.
 	takes, full := set.spanOf(a.N), set.spanOf(p.Burst-1)
 	more := "0"
 	if a.More {
-		more = "1"
+		more = strconv.FormatInt(set.ahead(s.offset.answers()), 10)
 	}
 	// Who stood in the line already may use a departure of a moment ago.
 	since := min(a.Waited, shaping.Slack)
@@ -127,7 +127,7 @@ func (d *Departures) ask(set *departing, key string, a *shaping.Ask) (g shaping.
 			switch {
 			case err != nil:
 				return err
-			case len(answer) == 5 && answer[1] == 1 && answer[2] >= 0 && answer[3] >= 0 && answer[3] < set.fractions():
+			case len(answer) == 6 && answer[1] == 1 && answer[2] >= 0 && answer[3] >= 0 && answer[3] < set.fractions():
 				return nil
 			case len(answer) == 2 && answer[1] == -1:
 				old, moved = state, set.resume(state, answer[0])
@@ -148,7 +148,8 @@ func (d *Departures) ask(set *departing, key string, a *shaping.Ask) (g shaping.
 		N: a.N, Rate: p.Rate, Frac: start.frac % count, Rivals: answer[4],
 		First:     s.base.Add(time.Duration(start.us*1000 + start.frac/count + ours)),
 		NotBefore: s.base.Add(time.Duration((answer[0]-since.Microseconds())*1000 + ours)),
-		Ahead:     set.ahead(time.Duration(trip)),
+		// As many as the others, so that a share does not depend on the way to the server.
+		Ahead: max(set.ahead(time.Duration(trip)), min(answer[5], mostAhead)),
 	}
 	left := a.N
 	g.Return = func(n int64) bool {

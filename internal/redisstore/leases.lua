@@ -44,7 +44,7 @@ for i = 1, #all, 2 do
     else
       -- Nothing is believed for longer than that, though the clock was set back.
       if u > now + lease then
-        u = now + lease
+        u, v = now + lease, math.max(0, v - (u - now - lease))
         call('HSET', key, who, table.concat({ text(c), text(h), text(u), text(w), text(v), text(t) }, ' '))
       end
       if u <= now then h = 0 end

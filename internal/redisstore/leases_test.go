@@ -172,6 +172,14 @@ func TestLeasesKept(t *testing.T) {
 	now += leaseFor.Microseconds()
 	ask(c, 4, 1, 1)
 	ask(c, 0, 0, 0)
+	// Nor does what a proxy wanted that has died since.
+	ask(a, 0, 3, 3)
+	ask(b, 0, 9, 2)
+	now -= (time.Hour / 2).Microseconds()
+	ask(a, 0, 0, 0)
+	now += leaseFor.Microseconds()
+	ask(c, 0, 5, 5)
+	ask(c, 0, 0, 0)
 	if keys := server.Must("KEYS", "kept:*:q:h"); keys != "" {
 		t.Errorf("left behind: %s", server.Must("HGETALL", keys))
 	}

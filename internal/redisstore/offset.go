@@ -1,6 +1,9 @@
 package redisstore
 
-import "sync"
+import (
+	"sync"
+	"time"
+)
 
 // An offset bounds how far this process's clock is ahead of the server's, by the
 // calls that tell the server's time: when an answer is here, the server's clock
@@ -35,4 +38,11 @@ func (o *offset) note(began, ended, server int64, own bool) (most, trip int64) {
 		best = this
 	}
 	return best, o.trip
+}
+
+// answers is how long an answer takes, as far as is known.
+func (o *offset) answers() time.Duration {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return time.Duration(o.trip)
 }

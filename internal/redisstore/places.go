@@ -29,6 +29,7 @@ const (
 	leaseFor   = quietFor
 	keptAtOnce = 500
 	keepers    = 32 // calls at once that keep places
+	mostLost   = 1024
 )
 
 // Places are how many requests may be unfinished at once, over all proxies. A
@@ -42,6 +43,8 @@ type Places struct {
 	held    map[string]*holding // by the key on the server
 	n       int                 // how many are held, over all keys
 	dropped bool                // the last that is given back ends it
+	lost    map[string][]string // places that the server may believe though nobody holds them, mostLost at most
+	nLost   int
 }
 
 type placing struct {
@@ -146,7 +149,9 @@ func (l *Places) Acquire(name string) (d limiter.Decision, release func()) {
 		d.Reason = cmp.Or(d.Reason, limiter.ReasonLimit)
 		// When a place becomes free, nobody knows.
 		d.RetryAfter, d.ResetAfter = time.Second, time.Second
-		l.tidyLocked(key, h)
+		if l.tidyLocked(key, h); err != nil {
+			l.loseLocked(key, place) // it may have been taken all the same
+		}
 		return d, nil
 	}
 	h.names[place] = struct{}{}
@@ -162,8 +167,52 @@ func (l *Places) release(key, place string) {
 		l.tidyLocked(key, h)
 	}
 	l.mu.Unlock()
-	// If the server is not told, it believes the place until the lease is over.
-	_, _, _ = l.store.askPlaces("return", key, 0, place)
+	l.giveBack(key, place)
+}
+
+// giveBack tells the server that nobody holds some places, or the next beat does. If
+// that fails too, it believes them until their lease is over.
+func (l *Places) giveBack(key string, names ...string) {
+	if _, _, err := l.store.askPlaces("return", key, 0, names...); err != nil {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.loseLocked(key, names...)
+	}
+}
+
+func (l *Places) loseLocked(key string, names ...string) {
+	if l.nLost+len(names) > mostLost {
+		return
+	}
+	if l.lost == nil {
+		l.lost = map[string][]string{}
+	}
+	l.lost[key] = append(l.lost[key], names...)
+	l.nLost += len(names)
+}
+
+// found are those that were lost until now.
+func (l *Places) found() map[string][]string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := l.lost
+	l.lost, l.nLost = nil, 0
+	return all
+}
+
+// gone are those of some that nobody holds.
+func (l *Places) gone(key string, names []string) (gone []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	h := l.held[key]
+	for _, name := range names {
+		if h == nil {
+			gone = append(gone, name)
+		} else if _, held := h.names[name]; !held {
+			gone = append(gone, name)
+		}
+	}
+	return gone
 }
 
 func (l *Places) tidyLocked(key string, h *holding) {
@@ -225,16 +274,28 @@ func (s *Store) keep() {
 	var calls sync.WaitGroup
 	defer calls.Wait()
 	free := make(chan struct{}, keepers)
-	for _, l := range all {
-		for key, names := range l.names() {
+	each := func(of map[string][]string, f func(key string, names []string)) {
+		for key, names := range of {
 			for some := range slices.Chunk(names, keptAtOnce) {
 				free <- struct{}{}
 				calls.Go(func() {
-					_, _, _ = s.askPlaces("keep", key, 0, some...)
+					f(key, some)
 					<-free
 				})
 			}
 		}
+	}
+	for _, l := range all {
+		each(l.found(), func(key string, names []string) { l.giveBack(key, names...) })
+		each(l.names(), l.keep)
+	}
+}
+
+func (l *Places) keep(key string, names []string) {
+	_, _, _ = l.store.askPlaces("keep", key, 0, names...)
+	// One that was given back meanwhile may so have come back.
+	if gone := l.gone(key, names); len(gone) > 0 {
+		l.giveBack(key, gone...)
 	}
 }
 

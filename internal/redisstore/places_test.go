@@ -2,6 +2,8 @@ package redisstore
 
 import (
 	"net/http"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -164,5 +166,47 @@ func TestPlacesWithoutTheServer(t *testing.T) {
 	giveBack(local.take(t, 6, 5))
 	if err := local.Adopt(shaping.Policy{Name: "local"}, Definition{}); err == nil {
 		t.Error("no places were adopted")
+	}
+}
+
+// TestPlacesComeBackByNoMistake: a place is not kept that was given back meanwhile, and
+// one of which nobody knows whether it was taken, or given back, is free with the next
+// beat, not when its lease is over.
+func TestPlacesComeBackByNoMistake(t *testing.T) {
+	server := redistest.Start(t)
+	s, _ := live(t, at(server))
+	await(t, "the store is found", s.Up)
+	l := places(t, s, "p", 3, Closed)
+	set := l.now.Load()
+	key := set.key(s, "k")
+	// As of a beat that has looked just before they were given back.
+	for _, name := range []string{"a", "b", "c"} {
+		if taken, _, err := s.askPlaces("take", key, 3, name); err != nil || !taken {
+			t.Fatal(taken, err)
+		}
+	}
+	l.take(t, 1, 0)
+	l.keep(key, []string{"a", "b", "c"})
+	giveBack(l.take(t, 4, 3))
+
+	server.Freeze() // it takes the place when it goes on
+	await(t, "a call fails", func() bool {
+		d, release := l.Acquire("k")
+		if release != nil {
+			release()
+		}
+		return d.Reason == limiter.ReasonStoreDown
+	})
+	server.Thaw()
+	believed := 0.0 // until when, in microseconds
+	await(t, "all places are free again", func() bool {
+		words := strings.Fields(server.Must("ZRANGE", key, "0", "0", "WITHSCORES"))
+		if len(words) == 2 {
+			believed, _ = strconv.ParseFloat(words[1], 64)
+		}
+		return len(words) == 0 && s.Up()
+	})
+	if late := time.Now().UnixMicro() - int64(believed); believed > 0 && late > 0 {
+		t.Errorf("free only when its lease was over, %d µs ago", late)
 	}
 }

@@ -1,0 +1,92 @@
+package shaping_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/shapeproxy/shapeproxy/limiter"
+	"github.com/shapeproxy/shapeproxy/shaping"
+)
+
+// lost are the ways in which a call ends that failed.
+var lost = map[string]shaping.Leases{
+	"refused": {Reason: limiter.ReasonStoreDown},
+	"alone":   {Alone: 250 * time.Millisecond, Places: 1},
+}
+
+// TestLeasesLostReturn: a place whose return was lost is given back with the next
+// renewal, although nobody waits at that line any more.
+func TestLeasesLostReturn(t *testing.T) {
+	for name, answer := range lost {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newHall(1, time.Millisecond)
+				a, b := h.join(t, line(9)), h.join(t, line(9))
+				g, _ := a.Acquire(t.Context(), shaping.Request{})
+				rest(time.Second)
+				h.set(func() { h.down = func() shaping.Leases { return answer } })
+				g.Release()
+				rest(100 * time.Millisecond)
+				h.set(func() { h.down = nil })
+				rest(time.Second)
+				if h.hold() != 1 {
+					t.Fatal("the return was not lost")
+				}
+				began := time.Now()
+				done := make(chan shaping.Grant)
+				go func() {
+					g, _ := b.Acquire(t.Context(), shaping.Request{})
+					done <- g
+				}()
+				rest(100 * time.Millisecond)
+				a.RenewLeases(time.Second/2, 8)
+				g = <-done
+				if took := time.Since(began); !g.Allowed || took > 200*time.Millisecond {
+					t.Errorf("%v %+v", took, g.Decision)
+				}
+				g.Release()
+				rest(time.Second)
+				calls := h.calls()
+				if a.RenewLeases(time.Second/2, 8); h.calls() != calls || h.hold() != 0 {
+					t.Errorf("%d calls more, %d held", h.calls()-calls, h.hold())
+				}
+			})
+		})
+	}
+}
+
+// TestLeasesBoundRemoved: a line whose bound is removed while the store is lost does
+// not call it again and again.
+func TestLeasesBoundRemoved(t *testing.T) {
+	for name, answer := range lost {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h, f := newHall(4, time.Millisecond), newFleet(time.Millisecond, 1)
+				p := line(9)
+				p.Rate, p.Burst = f.rate(), 1
+				s := h.join(t, p, shaping.WithPace(&member{fleet: f}))
+				g, _ := s.Acquire(t.Context(), shaping.Request{})
+				rest(time.Second)
+				h.set(func() { h.down = func() shaping.Leases { return answer } })
+				p = s.Policy()
+				p.MaxInFlight = 0
+				if err := s.Adopt(p); err != nil {
+					t.Fatal(err)
+				}
+				calls := h.calls()
+				rest(time.Second)
+				if n := h.calls() - calls; n > 4 {
+					t.Errorf("%d calls in a second", n)
+				}
+				h.set(func() { h.down = nil })
+				s.RenewLeases(time.Second/2, 8)
+				if h.hold() != 0 {
+					t.Errorf("%d held where there is no bound", h.hold())
+				}
+				g.Release()
+				rest(time.Second)
+			})
+		})
+	}
+}
