@@ -83,7 +83,7 @@ func (g *guest) Ask(_ string, a shaping.LeaseAsk) shaping.Leases {
 		if o != g && trial[o].wants > 0 {
 			got.Keep = min(got.Keep, o.held)
 		}
-		if o != g && o.held > 0 && (o.held > g.held || trial[o].wants == 0) {
+		if o != g && (o.held > 0 && (o.held > g.held || trial[o].wants == 0) || trial[o].held > o.held && g.wants > 0) {
 			got.Near = true
 		}
 	}

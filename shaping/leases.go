@@ -45,7 +45,7 @@ type Leases struct {
 	// Keep: while the line holds no more than that, a place that becomes free there
 	// would be granted to it again, so that it may go to the next who waits there.
 	Keep int
-	Near bool          // one that others hold is this line's as soon as it is free
+	Near bool          // one that others hold, or are about to, is this line's as soon as it is free
 	Trip time.Duration // for how long an answer takes
 }
 

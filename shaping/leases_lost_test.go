@@ -90,3 +90,27 @@ func TestLeasesBoundRemoved(t *testing.T) {
 		})
 	}
 }
+
+// TestLeasesOfShortRequests: a line that stands back knows that its turn is near, and
+// does not let the place lie idle that comes back meanwhile.
+func TestLeasesOfShortRequests(t *testing.T) {
+	for _, most := range []int{1, 3} {
+		synctest.Test(t, func(t *testing.T) {
+			h := newHall(most, 200*time.Microsecond)
+			a, b := h.join(t, line(100)), h.join(t, line(100))
+			var w workshop
+			until := time.Now().Add(5 * time.Second)
+			w.crowd(t, a, 40, always(5*time.Millisecond), until)
+			w.crowd(t, b, 40, always(5*time.Millisecond), until)
+			rest(5 * time.Second)
+			used, peak := w.used(5*time.Second), w.peak()
+			if used < 0.8*float64(most) || peak != most {
+				t.Errorf("%.2f of %d used, %d at once", used, most, peak)
+			}
+			if x, y := w.of(a), w.of(b); 10*x > 11*y || 10*y > 11*x {
+				t.Errorf("%d of one, %d of the other", x, y)
+			}
+			rest(time.Second)
+		})
+	}
+}

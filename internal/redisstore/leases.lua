@@ -14,7 +14,7 @@
 --
 -- The answer is the time; how many more the proxy holds now, or -1 if a later call has
 -- been here before; how many are left that nobody wants; up to how many it may keep
--- as they become free; and 1 if one that another holds is for it when that is free.
+-- as they become free; and 1 if one that another holds, or is about to, is for it when that is free.
 
 local key, me, call = KEYS[1], ARGV[1], redis.call
 local n = {}
@@ -79,7 +79,8 @@ end
 held, more, free = held + granted, more - granted, free - granted
 if granted > 0 then turn = now end
 
-local keep, near = most, 0
+-- A place that is free, but another's, is in use by it soon, and then for this one.
+local keep, near = most, free > 0 and more > 0 and 1 or 0
 for _, o in ipairs(rivals) do free = free - o.wants end
 if free < 0 and quiet <= now then
   for _, o in ipairs(rivals) do keep = math.min(keep, o.held) end

@@ -93,6 +93,7 @@ func TestLeasesAgainstReference(t *testing.T) {
 			unmet, sum := false, 0
 			for j, h := range trial {
 				unmet = unmet || j != i && h.wants > 0
+				want.Near = want.Near || j != i && h.held > state[j].held && me.wants > 0
 				sum += state[j].held
 				if o := state[j]; j != i && o.held > 0 && (o.held > me.held || o.wants == 0) {
 					want.Near = true
