@@ -39,16 +39,19 @@ func (q *Turns[T]) Return(p *Place[T], class Class, key string, t Ticket, now in
 	p.since, p.seq, p.back = t.since, t.seq, true
 	q.enter(p, class, q.aged(class, t, now), key)
 	ring, turn := &q.levels[p.level].ring, &p.in.turns[p.level]
-	ring.remove(turn)
+	q.leave(p.in, p.level)
 	first := p
 	if p.in.returned(p) {
-		first = p.in.oldest(p.level)
+		first = p.in.at(p.level).oldest()
 	}
 	at := ring.first
 	for at != nil && at.flow.returned(first) {
 		at = at.next
 	}
 	ring.pushBefore(turn, at)
+	if p.level == High && p.in.own[High].first != nil {
+		q.high = ring.first
+	}
 }
 
 // aged is what one of that class counts as that came with t.
@@ -59,10 +62,10 @@ func (q *Turns[T]) aged(class Class, t Ticket, now int64) Class {
 	return Class(max(int64(High), int64(class)-(now-t.since)/q.Ageing))
 }
 
-// returned reports whether the next of f at p's level has come back, and had come
-// before p.
+// returned reports whether the first of f at p's level, where it has some, has come
+// back, and had come before p. Others of its class may count better.
 func (f *flow[T]) returned(p *Place[T]) bool {
-	first := f.oldest(p.level)
+	first := f.at(p.level).oldest()
 	return first.back && first.older(p)
 }
 
@@ -78,11 +81,11 @@ func (q *Turns[T]) Before(class Class, key string, t Ticket, now int64) (n int, 
 	}
 	own, first := q.flows[key], &p
 	if own != nil && own.counts[p.level] > 0 && own.returned(&p) {
-		first = own.oldest(p.level)
+		first = own.at(p.level).oldest()
 	}
 	for at := q.levels[p.level].ring.first; at != nil && at.flow != own && at.flow.returned(first); at = at.next {
 		n++
-		cost += at.flow.oldest(p.level).Cost
+		cost += at.flow.at(p.level).oldest().Cost
 	}
 	if own != nil {
 		for turns := own.at(p.level); turns.has() && turns.oldest().older(&p); n++ {

@@ -98,6 +98,33 @@ func TestReturnAges(t *testing.T) {
 	}
 }
 
+// One comes back to a turn in which another flow has some who count as much as it
+// does, behind one that counts better by now.
+func TestReturnAmongFlowsThatAge(t *testing.T) {
+	q, all := &queue.Turns[int]{Ageing: 20}, items(5)
+	q.Push(all[0], queue.Normal, "a", 0)
+	q.Push(all[1], queue.Normal, "a", 0)
+	q.Push(all[2], queue.Normal, "b", 10)
+	q.Push(all[3], queue.Normal, "a", 12)
+	pop(q)
+	if got := pop(q).Value; got != 2 {
+		t.Fatalf("%d has its turn", got)
+	}
+	ticket := all[2].Ticket()
+	if n, _ := q.Before(queue.Normal, "b", ticket, 25); n != 1 {
+		t.Errorf("%d go before it, want 1", n)
+	}
+	q.Return(all[2], queue.Normal, "b", ticket, 25)
+	got := []int{}
+	for p := q.Next(25); p != nil; p = q.Next(25) {
+		q.Take(p)
+		got = append(got, p.Value)
+	}
+	if want := []int{1, 2, 3}; !slices.Equal(got, want) {
+		t.Errorf("left as %v, want %v", got, want)
+	}
+}
+
 // With one flow, whoever comes and goes, and comes back as often as it likes, the
 // order is by class as aged, then by arrival.
 func TestReturnWalk(t *testing.T) {

@@ -58,6 +58,7 @@ type Turns[T any] struct {
 	costs  [classes]int64 // by own class
 	seq    uint64
 	levels [classes]level[T]
+	high   *node[T]                    // in the ring of High: no flow before it has any of that class; nil: none has
 	came   [classes]series[T]          // by own class, in order of arrival
 	marks  [classes][classes]*Place[T] // by own class and level: the first that counts so, if the level is to be left
 	flows  map[string]*flow[T]
@@ -182,6 +183,9 @@ func (q *Turns[T]) enter(p *Place[T], class, level Class, key string) {
 	q.least, q.most = min(q.least, p.Cost), max(q.most, p.Cost)
 	q.resize(f, +1, p.Cost)
 	q.count(p, +1)
+	if class == High && f.own[High].first == f.own[High].last && f.counts[High] > 1 {
+		q.high = q.levels[High].ring.first // the flow stood there already
+	}
 }
 
 // Next is who is next at now, or nil when nobody waits.
@@ -193,20 +197,6 @@ func (q *Turns[T]) Next(now int64) *Place[T] {
 		}
 	}
 	return nil
-}
-
-// NextHigh is who is next at now of those of class High; nil if none waits. It looks
-// at no more than a waiter of each flow that stands before the one it finds.
-func (q *Turns[T]) NextHigh(now int64) *Place[T] {
-	if q.came[High].first == nil {
-		return nil
-	}
-	q.age(now)
-	for n := q.levels[High].ring.first; ; n = n.next {
-		if p := n.flow.own[High].first; p != nil {
-			return p
-		}
-	}
 }
 
 // First is who is next at now of those that may go; nil if there is none. The
@@ -278,7 +268,7 @@ func (f *flow[T]) at(l Class) turn[T] {
 	return t
 }
 
-func (t *turn[T]) oldest() (oldest *Place[T]) {
+func (t turn[T]) oldest() (oldest *Place[T]) {
 	for _, p := range t.next {
 		if p != nil && p.level == t.level && (oldest == nil || p.seq < oldest.seq) {
 			oldest = p
@@ -313,9 +303,8 @@ func (q *Turns[T]) Take(p *Place[T]) bool {
 		return false
 	}
 	if f.counts[l] > 0 {
-		ring := &q.levels[l].ring
-		ring.remove(&f.turns[l])
-		ring.push(&f.turns[l])
+		q.leave(f, l)
+		q.join(f, l)
 	}
 	return true
 }
@@ -399,11 +388,11 @@ func (q *Turns[T]) count(p *Place[T], by int) {
 	l.n += by
 	l.cost += int64(by) * p.Cost
 	f.counts[p.level] += by
-	switch turn := &f.turns[p.level]; {
+	switch {
 	case by > 0 && f.counts[p.level] == 1:
-		l.ring.push(turn)
+		q.join(f, p.level)
 	case f.counts[p.level] == 0:
-		l.ring.remove(turn)
+		q.leave(f, p.level)
 	}
 }
 

@@ -34,7 +34,7 @@ type Line[T any] struct {
 	queue    queue.Turns[*Waiter[T]]
 	head     *Waiter[T] // who was next when that was last asked
 	came     uint64     // how many have come to wait, or passed those who do, ever
-	latest   uint64     // of those who have left, who came last
+	latest   [2]uint64  // of those who have left, who came last: of all, and of those below High
 	left     int64      // what those cost who have left after waiting, ever
 
 	// Who waits stands in one of these, by when it gives up: on the clock of
@@ -110,7 +110,7 @@ func (l *Line[T]) Enter(now int64, e Entrant, v T) (verdict Verdict, w, out *Wai
 		l.pace.Pass(now, l.cost(e), e.Class)
 		l.left += l.cost(e) // where some wait, it has passed them
 		l.came++
-		l.latest = l.came
+		l.gone(e.Class, l.came)
 		l.search.use(now)
 		if !back {
 			l.note(now, e, l.queue.Ticket(now))
@@ -293,7 +293,7 @@ func (l *Line[T]) leave(now int64, w *Waiter[T]) (ok bool) {
 	l.search.use(now)
 	l.head = nil
 	l.left += w.place.Cost
-	l.latest = max(l.latest, w.came)
+	l.gone(w.entrant.Class, w.came)
 	return true
 }
 
@@ -324,8 +324,8 @@ func (l *Line[T]) Expire(now int64) (*Waiter[T], limiter.Reason) {
 	switch {
 	case l.pace.slowed >= w.Came, w.own && l.pace.stopped(now, w.Came), w.entrant.Gate.until(l.clock()) > w.Came:
 		return w, limiter.ReasonPaused
-	case l.left-w.left+kept > w.before, l.pace.holds(w.entrant.Class) && l.latest > w.came:
-		return w, limiter.ReasonQueueFull // others have overtaken it
+	case l.overtaken(w, kept):
+		return w, limiter.ReasonQueueFull
 	}
 	return w, limiter.ReasonMaxWait
 }

@@ -52,6 +52,25 @@ func (l *Line[T]) passes(now int64, c queue.Class) bool {
 	return w == nil && l.gates != nil || w != nil && l.clear(now, w) > now
 }
 
+// gone notes that one of that class has left which was the came-th to come.
+func (l *Line[T]) gone(c queue.Class, came uint64) {
+	l.latest[0] = max(l.latest[0], came)
+	if c != queue.High {
+		l.latest[1] = max(l.latest[1], came)
+	}
+}
+
+// overtaken reports whether others went before w that were not to when it came, or
+// the head keeps it waiting by what it needs more. To one that is held to the rest,
+// and finds none of the rest's places free, those of class High take nothing.
+func (l *Line[T]) overtaken(w *Waiter[T], kept int64) bool {
+	held := l.pace.holds(w.entrant.Class)
+	if held && l.pace.rest.full(&l.pace) {
+		return l.latest[1] > w.came
+	}
+	return l.left-w.left+kept > w.before || held && l.latest[0] > w.came
+}
+
 // Places is how many of that class may be unfinished, if nobody else is.
 func (l *Line[T]) Places(c queue.Class) int64 {
 	if l.pace.holds(c) {

@@ -56,6 +56,14 @@ func (m *ref) held(c queue.Class) bool { return m.terms.ReserveHigh > 0 && c != 
 
 func (m *ref) restFull() bool { return m.restPlaces() > 0 && m.below >= m.restPlaces() }
 
+// gone notes who has left.
+func (m *ref) gone(c queue.Class, id int) {
+	m.latest[0] = max(m.latest[0], id)
+	if c != queue.High {
+		m.latest[1] = max(m.latest[1], id)
+	}
+}
+
 func (m *ref) takePlace(c queue.Class) {
 	m.taken++
 	if c != queue.High {

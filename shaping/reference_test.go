@@ -37,8 +37,8 @@ type ref struct {
 	turns  [3][]string      // flows by level
 	since  map[string]int64 // when, in numbers of changes, a flow came to hold what it holds
 	moves  int64
-	left   int64 // what those cost who left
-	latest int   // of these, who came last
+	left   int64  // what those cost who left
+	latest [2]int // of these, who came last: of all, and of those below High
 }
 
 type refWaiter struct {
@@ -196,7 +196,7 @@ func (m *ref) enter(now int64, e shaping.Entrant, id int) (v shaping.Verdict, ou
 			}
 		}
 		m.left += m.cost(e)
-		m.latest = max(m.latest, id)
+		m.gone(e.Class, id)
 		m.takePlace(e.Class)
 		return v, nil
 	}
@@ -228,7 +228,7 @@ func (m *ref) leave(now int64) *refWaiter {
 	m.take(w)
 	m.head = nil
 	m.left += w.cost
-	m.latest = max(m.latest, w.id)
+	m.gone(w.e.Class, w.id)
 	m.takePlace(w.e.Class)
 	if m.rated() {
 		stalled := m.pays(now, w.cost, w.e.Class)
@@ -269,7 +269,11 @@ func (m *ref) expire(now int64) (*refWaiter, limiter.Reason) {
 	switch {
 	case m.slowed >= w.came, w.own && (m.paused != 0 || m.resumed > w.came):
 		return w, limiter.ReasonPaused
-	case m.left-w.left+m.tank.needs(m.head.cost)-m.tank.needs(w.cost) > w.before, m.held(w.e.Class) && m.latest > w.id:
+	case m.held(w.e.Class) && m.restFull():
+		if m.latest[1] > w.id { // of others that take such a place
+			return w, limiter.ReasonQueueFull
+		}
+	case m.left-w.left+m.tank.needs(m.head.cost)-m.tank.needs(w.cost) > w.before, m.held(w.e.Class) && m.latest[0] > w.id:
 		return w, limiter.ReasonQueueFull
 	}
 	return w, limiter.ReasonMaxWait

@@ -110,6 +110,32 @@ func TestReservedPlaceIsFree(t *testing.T) {
 	})
 }
 
+// Who has waited for one of the others' places for too long is told that, and not that
+// somebody of class High went, by a place that it could not have had.
+func TestReservedPlaceIsTakenFromNobody(t *testing.T) {
+	p := shaping.Policy{MaxInFlight: 4, Queue: 10, MaxWait: 10 * time.Second, ReserveHigh: 0.25}
+	tell(t, p, func(s *story) {
+		for range 4 {
+			s.comes(queue.Low)
+		}
+		time.Sleep(5 * time.Second)
+		s.comes(queue.High)
+		time.Sleep(5 * time.Second)
+		s.wants("low 0 at 0s", "low 1 at 0s", "low 2 at 0s", "high 4 at 5s")
+		if got := s.all[3].grant.Reason; got != limiter.ReasonMaxWait {
+			t.Errorf("the fourth is told %q", got)
+		}
+		s.comes(queue.Low)
+		time.Sleep(time.Second)
+		s.comes(queue.Normal)
+		s.all[0].grant.Release() // it goes to the one that came later
+		time.Sleep(time.Hour)
+		if got := s.all[5].grant.Reason; got != limiter.ReasonQueueFull {
+			t.Errorf("the one that was overtaken is told %q", got)
+		}
+	})
+}
+
 // The rest of 10/s is 8/s, also while nobody of class High is there; and whoever is
 // finds a turn.
 func TestReservedRate(t *testing.T) {
