@@ -113,6 +113,19 @@ func (l *Line[T]) barred(now int64) (n int, cost, opens int64) {
 	return n, cost, opens
 }
 
+// turn is when the line can have its turn at a gate that is open but for its quota,
+// if nobody else has it before; now, if it stands in turn there, and Endless if nobody
+// waits for such a gate. For longer than that a place would be idle meanwhile.
+func (l *Line[T]) turn(now int64) int64 {
+	first := Endless
+	for p := range l.gates {
+		if p.paced && l.closed(now, p.gate) == 0 {
+			first = min(first, l.clock().of(p.gate.turn(l.owner, l.clock().at(now))))
+		}
+	}
+	return first
+}
+
 // ready tells the gates whether the line would let one pass that waits for them,
 // but for their quotas.
 func (l *Line[T]) ready(now int64) {

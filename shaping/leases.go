@@ -195,9 +195,15 @@ func (l *Line[T]) wanting(now, within int64) (n int, next int64) {
 		barred, _, opens = l.barred(now)
 	}
 	paused, head := p.Paused(now), l.Head(now)
+	turn := Endless
+	if head == nil && paused == 0 {
+		turn = l.turn(now)
+	}
 	switch {
-	case head == nil && paused == 0 && l.atQuota(now):
+	case turn <= now+within:
 		return 1, 0 // with a place it takes its turn there
+	case turn != Endless:
+		return 0, min(opens, turn-within)
 	case head == nil:
 		return 0, max(opens, paused)
 	}
@@ -222,16 +228,6 @@ func (l *Line[T]) wanting(now, within int64) (n int, next int64) {
 		n = int(min(int64(n), max(1, free)))
 	}
 	return min(n, mostWanted, p.places), 0
-}
-
-// atQuota reports whether somebody waits for a gate that is open but for its quota.
-func (l *Line[T]) atQuota(now int64) bool {
-	for p := range l.gates {
-		if p.paced && l.closed(now, p.gate) == 0 {
-			return true
-		}
-	}
-	return false
 }
 
 // lease is what the line has to say or to ask for; it is not ok if that is nothing.

@@ -114,3 +114,47 @@ func TestLeasesOfShortRequests(t *testing.T) {
 		})
 	}
 }
+
+// TestLeasesBeforeAQuota: who waits for the quota of an upstream keeps no place from
+// those who do not, and has one when its turn comes.
+func TestLeasesBeforeAQuota(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHall(1, time.Millisecond)
+		a, b := h.join(t, line(9)), h.join(t, line(9))
+		gate := shaping.NewGate()
+		gate.Heard(gate.Sent(), 2, time.Now().Add(time.Minute), time.Hour)
+		began := time.Now()
+		var left departed
+		for range 3 {
+			go func() {
+				g, _ := a.Acquire(t.Context(), shaping.Request{Gate: gate, Paced: true})
+				left.note(a)
+				g.Release()
+			}()
+			synctest.Wait()
+		}
+		rest(time.Second)
+		if left.count() != 1 || a.Depth() != 2 || h.hold() != 0 {
+			t.Errorf("%d left, %d wait, %d places held", left.count(), a.Depth(), h.hold())
+		}
+		for range 3 {
+			if g, err := b.Acquire(t.Context(), shaping.Request{}); err != nil || !g.Allowed || g.Waited > 2*time.Millisecond {
+				t.Errorf("%v %+v", err, g.Decision)
+			} else {
+				g.Release()
+			}
+			rest(time.Second)
+		}
+		rest(2 * time.Minute)
+
+		all := left.all()
+		if len(all) != 3 {
+			t.Fatalf("%d left", len(all))
+		}
+		for i, want := range []time.Duration{time.Millisecond, 26667 * time.Millisecond, time.Minute} {
+			if got := all[i].Sub(began); got < want-time.Millisecond || got > want+time.Millisecond {
+				t.Errorf("request %d left at %v, want %v", i, got, want)
+			}
+		}
+	})
+}

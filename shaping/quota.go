@@ -168,6 +168,20 @@ func (g *Gate) slot(b *bucket, now time.Time, n int) (at time.Time) {
 	return at
 }
 
+// turn is when the next may leave, as far as the quota is concerned; now, if b stands
+// in turn for that already.
+func (g *Gate) turn(b *bucket, now time.Time) time.Time {
+	if !g.slow.Load() {
+		return now
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.slowLocked(now) || slices.Contains(g.quota.turns, b) {
+		return now
+	}
+	return g.quota.at(0)
+}
+
 // take lets one of b leave at now, and reports whether the quota allows it.
 func (g *Gate) take(b *bucket, now time.Time) bool {
 	if g == nil || !g.slow.Load() {
