@@ -130,6 +130,7 @@ func TestReservedPlaceIsTakenFromNobody(t *testing.T) {
 		s.comes(queue.Normal)
 		s.all[0].grant.Release() // it goes to the one that came later
 		time.Sleep(time.Hour)
+		synctest.Wait()
 		if got := s.all[5].grant.Reason; got != limiter.ReasonQueueFull {
 			t.Errorf("the one that was overtaken is told %q", got)
 		}
