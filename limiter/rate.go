@@ -94,26 +94,6 @@ func ParseRate(s string) (Rate, error) {
 	return r, nil
 }
 
-// Thousandths is a share of the rate, n of 1000: exactly, or where that would be
-// less than 1 in MaxPeriod when written as a fraction, rounded down. The zero Rate
-// stays so.
-func (r Rate) Thousandths(n int64) (share Rate, exact bool) {
-	if r.Count == 0 {
-		return r, true
-	}
-	count, per, of := r.Count, int64(r.Per), int64(1000)
-	for _, pair := range [...][2]*int64{{&n, &of}, {&count, &of}, {&per, &n}} {
-		g := gcd(*pair[0], *pair[1])
-		*pair[0] /= g
-		*pair[1] /= g
-	}
-	count *= n
-	for exact = true; per > int64(MaxPeriod)/of; exact = false {
-		count, per = count/2, per/2+1
-	}
-	return Rate{Count: max(1, count), Per: time.Duration(per * of)}, exact
-}
-
 // String is the rate in the form that ParseRate reads, in the smallest
 // unit that needs no fraction: "10/s", "6/m", "3/7s".
 func (r Rate) String() string {

@@ -74,7 +74,7 @@ func NewLine[T any](t Terms) Line[T] {
 	rate, places := l.search.found(t)
 	l.pace = NewPace(rate, t.Burst, places)
 	if t.ReserveHigh != 0 {
-		l.pace.rest = (&rest{parts: parts(t.ReserveHigh)}).of(&l.pace)
+		l.pace.rest = (&rest{parts: limiter.Parts(t.ReserveHigh)}).of(&l.pace)
 	}
 	l.queue.Ageing = int64(t.PromoteAfter)
 	return l
@@ -378,14 +378,14 @@ func (l *Line[T]) Adopt(now int64, t Terms) {
 	l.Head(now) // who counts better by now does so by the old Ageing
 	if _, most := l.queue.Costs(); l.pace.rated() && t.Burst > l.pace.burst && most > l.pace.burst {
 		l.pace.slowed = now // who found a full bucket enough has to wait for a larger one
-	} else if rest := l.pace.rest; rest != nil && most > rest.burst && restOf(t.Burst, parts(t.ReserveHigh)) > rest.burst {
+	} else if rest := l.pace.rest; rest != nil && most > rest.burst && limiter.RestOf(t.Burst, limiter.Parts(t.ReserveHigh)) > rest.burst {
 		l.pace.slowed = now
 	}
 	l.shed.see(now, l.Oldest())
 	l.shed = l.shed.adopt(t.ShedAbove)
 	l.search = l.search.adopt(t, l.pace.rate, l.pace.places)
 	rate, places := l.search.found(t)
-	l.pace.adopt(now, rate, t.Burst, places, parts(t.ReserveHigh))
+	l.pace.adopt(now, rate, t.Burst, places, limiter.Parts(t.ReserveHigh))
 	l.capacity, l.maxWait = t.Queue, t.MaxWait
 	l.queue.Ageing = int64(t.PromoteAfter)
 }

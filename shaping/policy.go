@@ -118,7 +118,7 @@ func (p Policy) validateSearch() error {
 }
 
 func (p Policy) validateReserve() error {
-	n := parts(p.ReserveHigh)
+	n := limiter.Parts(p.ReserveHigh)
 	switch {
 	case p.ReserveHigh == 0:
 		return nil

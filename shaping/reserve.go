@@ -1,7 +1,6 @@
 package shaping
 
 import (
-	"math"
 	"time"
 
 	"github.com/shapeproxy/shapeproxy/limiter"
@@ -24,9 +23,6 @@ type rest struct {
 
 // whole is the thousandths in all.
 const whole = 1000
-
-// parts are the thousandths of a share.
-func parts(share float64) int64 { return int64(math.Round(share * whole)) }
 
 // reserve goes on with so many thousandths reserved, after other numbers have
 // changed; rated says whether there was a rate before. Nobody leaves sooner for what
@@ -59,9 +55,9 @@ func (p *Pace) reserved() int64 {
 // of is the rest, as new, of a pace as new.
 func (r *rest) of(p *Pace) *rest {
 	rate, _ := p.rate.Thousandths(whole - r.parts)
-	r.schedule = schedule{rate: rate, burst: restOf(p.burst, r.parts)}
+	r.schedule = schedule{rate: rate, burst: limiter.RestOf(p.burst, r.parts)}
 	r.reserved, _ = p.rate.Thousandths(r.parts)
-	r.places = int(restOf(int64(p.places), r.parts))
+	r.places = int(limiter.RestOf(int64(p.places), r.parts))
 	return r
 }
 
@@ -81,12 +77,6 @@ func (r *rest) follow(now int64, p *Pace, rated bool) {
 		r.schedule = was.schedule
 		r.schedule.adopt(now, rate, burst)
 	}
-}
-
-// restOf is how many of n are not reserved: at least one, as long as there is one.
-func restOf(n, parts int64) int64 {
-	thousands, more := n/whole, n%whole
-	return max(min(n, 1), thousands*(whole-parts)+more*(whole-parts)/whole)
 }
 
 // below is 1 for a class that has less than all of a pace where some is reserved.

@@ -2,7 +2,6 @@ package config
 
 import (
 	"fmt"
-	"math"
 	"slices"
 
 	"github.com/shapeproxy/shapeproxy/limiter"
@@ -27,13 +26,13 @@ func (t *table) reserve(l *Limit) {
 	share := 0.0
 	r.ratio("high", &share)
 	r.finish()
-	thousandths := math.Round(share * 1000)
+	rounded := float64(limiter.Parts(share)) / 1000
 	switch {
 	case share == 0:
 	case share == 1:
 		t.d.problem(r.at("high"), "leaves nothing for other priorities; write a share below 1")
-	case share != thousandths/1000:
-		t.d.problem(r.at("high"), "must be in whole thousandths, from 0.001 to 0.999; write %g", max(0.001, min(0.999, thousandths/1000)))
+	case share != rounded:
+		t.d.problem(r.at("high"), "must be in whole thousandths, from 0.001 to 0.999; write %g", max(0.001, min(0.999, rounded)))
 	default:
 		l.ReserveHigh = share
 	}
@@ -54,7 +53,7 @@ func (t *table) reservable(l *Limit) {
 	if l.Algorithm == limiter.Concurrency {
 		return
 	}
-	n := int64(math.Round(l.ReserveHigh * 1000))
+	n := limiter.Parts(l.ReserveHigh)
 	for _, rate := range []limiter.Rate{l.Rate, l.MinRate} {
 		for _, share := range []int64{n, 1000 - n} {
 			if _, exact := rate.Thousandths(share); !exact {
@@ -78,25 +77,26 @@ func (d *decoder) warnNobodyHigh(c *Config, limits []*table) {
 
 // reserved says in words what is kept for high priority, and what others have.
 func (l Limit) reserved() string {
-	left := func(n int64) int64 { return max(1, n*(1000-int64(math.Round(l.ReserveHigh*1000)))/1000) }
-	text := fmt.Sprintf("%g%% is kept for high priority, also while nobody uses it", math.Round(l.ReserveHigh*1000)/10)
+	parts := limiter.Parts(l.ReserveHigh)
+	left := float64(1000-parts) / 10
+	text := fmt.Sprintf("%g%% is kept for high priority, also while nobody uses it", float64(parts)/10)
 	var rest []string
 	if l.Algorithm != limiter.Concurrency {
-		part, _ := l.Rate.Thousandths(1000 - int64(math.Round(l.ReserveHigh*1000)))
+		part, _ := l.Rate.Thousandths(1000 - parts)
 		switch {
 		case l.MinRate.Count > 0:
-			rest = append(rest, fmt.Sprintf("%g%% of the rate that is in force", math.Round(1000-l.ReserveHigh*1000)/10))
+			rest = append(rest, fmt.Sprintf("%g%% of the rate that is in force", left))
 		case l.Burst > 1:
-			rest = append(rest, fmt.Sprintf("%s, %d at once", perUnit(part), left(l.Burst)))
+			rest = append(rest, fmt.Sprintf("%s, %d at once", perUnit(part), limiter.RestOf(l.Burst, parts)))
 		default:
 			rest = append(rest, perUnit(part))
 		}
 	}
 	switch {
 	case l.MinInFlight > 0:
-		rest = append(rest, fmt.Sprintf("%g%% of the places in force, but always one", math.Round(1000-l.ReserveHigh*1000)/10))
+		rest = append(rest, fmt.Sprintf("%g%% of the places in force, but always one", left))
 	case l.MaxInFlight > 0:
-		rest = append(rest, fmt.Sprintf("%d of the %d places", left(int64(l.MaxInFlight)), l.MaxInFlight))
+		rest = append(rest, fmt.Sprintf("%d of the %d places", limiter.RestOf(int64(l.MaxInFlight), parts), l.MaxInFlight))
 	}
 	text += "; other priorities have " + allOf(rest)
 	if l.DryRun {
