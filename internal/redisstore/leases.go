@@ -31,11 +31,9 @@ const (
 // of it; if it dies, its places are free after leaseFor. They are safe for
 // concurrent use, and shaping.SharedLeases.
 type Leases struct {
-	store *Store
-	id    string // of these among all that name the same places
-	now   atomic.Pointer[placing]
-	queue *shaping.Shaper // who takes them; nil: not known yet
-
+	store   *Store
+	id      string // of these among all that name the same places
+	now     atomic.Pointer[placing]
 	dropped atomic.Bool
 }
 
@@ -50,7 +48,6 @@ func (s *Store) NewLeases(p shaping.Policy, def Definition) (*Leases, error) {
 // Watch has the places that q holds be kept with each beat, and the other proxies be
 // told how many wait in it, and with Closed those who wait there, when the server is lost.
 func (l *Leases) Watch(q *shaping.Shaper) {
-	l.queue = q
 	l.store.watch(q, func(w *watched) { w.leases = l })
 }
 

@@ -103,16 +103,21 @@ func (c *circuit) noteWaiting(list []rueidis.RedisMessage) {
 
 // WaitingElsewhere is how many wait in the queues of the other proxies, over all
 // keys, when each said so last, which each that lives does every second.
-func (d *Departures) WaitingElsewhere() int { return d.store.waitingElsewhere(d) }
+func (d *Departures) WaitingElsewhere() int {
+	name, _ := d.about()
+	return d.store.waitingElsewhere(name)
+}
 
 // WaitingElsewhere is as that of Departures.
-func (l *Leases) WaitingElsewhere() int { return l.store.waitingElsewhere(l) }
+func (l *Leases) WaitingElsewhere() int {
+	name, _ := l.about()
+	return l.store.waitingElsewhere(name)
+}
 
-func (s *Store) waitingElsewhere(of interface{ about() (string, Down) }) int {
+func (s *Store) waitingElsewhere(limit string) int {
 	sum := s.circuit.waiting.Load()
 	if sum == nil || !s.circuit.of(s.members()).closed.Load() {
 		return 0
 	}
-	name, _ := of.about()
-	return (*sum)[name]
+	return (*sum)[limit]
 }
